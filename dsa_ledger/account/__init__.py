@@ -1,0 +1,81 @@
+"""From a scenario to its ledger: the only package that posts entries."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dsa_ledger.account import sglang_pool, sglang_workspace
+from dsa_ledger.account.model import post_model
+from dsa_ledger.account.prefill import post_prefill, post_transfer
+from dsa_ledger.account.records import post_machine, post_records
+from dsa_ledger.account.step import post_load, post_step
+from dsa_ledger.account.verdict import judge_load, judge_weights
+from dsa_ledger.account.weights import post_checkpoint, post_layout, post_rank
+from dsa_ledger.account.worst import post_worst
+from dsa_ledger.engines.deploy import check_load, deploy
+from dsa_ledger.ledger import Ledger, Scope
+from dsa_ledger.schema import Load, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsa_ledger.engines.base import Deployment
+
+__all__ = ["estimate"]
+
+
+def _sglang(ledger: Ledger, plan: Deployment) -> None:
+    sglang_pool.post_pool(ledger, plan)
+    sglang_workspace.post_workspace(ledger, plan)
+    sglang_workspace.post_host_and_tables(ledger, plan)
+
+
+POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {"sglang": _sglang}
+
+
+def estimate(scenario: Scenario) -> Ledger:
+    """Return the whole ledger of one scenario; `shortfalls` names what does not fit.
+
+    Raises BadInput with every fault found, and NotModelled where no rule is known.
+    """
+    still = scenario.model_copy(update={"load": Load()})
+    plan, base = _deployment(still.model_dump_json(by_alias=True, exclude_defaults=True))
+    ledger = base.copy()
+    check_load(scenario, plan.model)
+    if scenario.load.context is not None:
+        _post_load(ledger, plan, scenario)
+    post_worst(ledger, plan)
+    if scenario.load.context is not None:
+        judge_load(ledger, plan)
+    return ledger
+
+
+@lru_cache(maxsize=64)
+def _deployment(scenario_text: str) -> tuple[Deployment, Ledger]:
+    """Return everything that does not depend on the load; a sweep over loads pays for it once."""
+    plan = deploy(Scenario.model_validate_json(scenario_text))
+    ledger = Ledger()
+    for sentence in plan.warnings:
+        ledger.warn(sentence)
+    post_model(ledger, plan)
+    post_machine(ledger, plan)
+    post_records(ledger, plan)
+    post_layout(ledger, plan)
+    post_checkpoint(ledger, plan)
+    for stage in plan.stages:
+        post_rank(ledger, plan, stage)
+    POOLS[plan.release.engine](ledger, plan)
+    judge_weights(ledger, plan)
+    return plan, ledger
+
+
+def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario) -> None:
+    load = scenario.load
+    post_load(ledger, plan, load)
+    for stage in plan.stages:
+        post_step(Scope(ledger, stage.prefix), plan)
+    if load.new_tokens is not None:
+        post_prefill(ledger, plan, load)
+    if scenario.has("pd-prefill") or scenario.has("pd-decode"):
+        post_transfer(ledger, plan)

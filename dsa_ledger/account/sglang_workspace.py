@@ -1,0 +1,226 @@
+"""SGLang: memory outside the pool that follows from the configuration, not from the load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsa_ledger.account.records import scenario_source
+from dsa_ledger.engines import sglang, sglang_memory
+from dsa_ledger.engines.rules import engine_source, since
+from dsa_ledger.formulas import workspace
+from dsa_ledger.ledger import Scope, Source
+from dsa_ledger.units import Unit
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.ledger import Ledger
+
+RESOLVE = "kv_cache_configurator.py: resolve_max_num_reqs"
+FREE_SHARE = 0.2
+
+
+def post_workspace(ledger: Ledger, plan: Deployment) -> None:
+    """Post running requests, tables, captured logits and the logits budget of one rank."""
+    _post_requests(ledger, plan)
+    _post_tables(ledger, plan)
+    _post_captured_logits(ledger, plan)
+    _post_budget(ledger, plan)
+
+
+def _post_requests(ledger: Ledger, plan: Deployment) -> None:
+    """Post the requests that one rank runs at most."""
+    release, cap = plan.release, sglang_memory.running_cap(plan.scenario, plan.release)
+    source = engine_source(release, RESOLVE)
+    ledger.derive(
+        "workspace.estimated_requests",
+        Unit.REQUESTS,
+        workspace.estimated_requests,
+        source,
+        pool_tokens="pool.rows",
+        context_length="limits.context_length",
+    )
+    held_to_pool = since(release, "0.5.14")
+    running = "workspace.estimated_requests"
+    if cap is not None:
+        ledger.fact("limits.max_running_requests", Unit.REQUESTS, cap)
+        floor = Source("engine", "sglang 0.5.23: at least one request a rank", "2026-10-30")
+        ledger.given("workspace.least_requests", int(since(release, "0.5.23")), Unit.REQUESTS, floor)
+        running = "workspace.asked_requests"
+        ledger.derive(
+            running,
+            Unit.REQUESTS,
+            workspace.asked_requests,
+            source,
+            asked="limits.max_running_requests",
+            dp_attention="sharding.dp_attention",
+            least_requests="workspace.least_requests",
+        )
+    if held_to_pool:
+        inputs = {"requests": running, "pool_tokens": "pool.rows"}
+        ledger.derive("workspace.running_requests", Unit.REQUESTS, workspace.requests_in_pool, source, **inputs)
+    else:
+        limit = {"requests": running, "limit": "workspace.estimated_requests"}
+        ledger.derive("workspace.running_requests", Unit.REQUESTS, workspace.smaller_requests, source, **limit)
+    asked = "limits.max_running_requests"
+    undivided = asked in ledger and not since(release, "0.5.10")
+    ledger.total("workspace.table_requests", source, [asked if undivided else "workspace.running_requests"])
+    ledger.fact(
+        "workspace.graph_requests", Unit.REQUESTS, sglang_memory.captured_default(plan.scenario, plan.gpu, release)
+    )
+    ledger.derive(
+        "workspace.captured_requests",
+        Unit.REQUESTS,
+        workspace.captured_requests,
+        engine_source(release, "cuda_graph_runner.py: largest captured batch, not above the running requests"),
+        graph_requests="workspace.graph_requests",
+        running="workspace.running_requests",
+    )
+
+
+def _post_tables(ledger: Ledger, plan: Deployment) -> None:
+    release, scenario = plan.release, plan.scenario
+    extra = sglang_memory.extra_tokens(scenario, release, ledger["engine.page_tokens"])
+    ledger.fact("workspace.extra_tokens", Unit.TOKENS, extra)
+    ledger.derive(
+        "workspace.request_columns",
+        Unit.TOKENS,
+        workspace.request_columns,
+        extra.source,
+        context_length="limits.context_length",
+        extra_tokens="workspace.extra_tokens",
+    )
+    ledger.fact("workspace.extra_rows", Unit.ROWS, sglang_memory.request_rows(scenario, release))
+    ledger.derive(
+        "workspace.req_to_token_bytes",
+        Unit.BYTES,
+        workspace.request_table_bytes,
+        engine_source(release, "mem_cache/memory_pool.py ReqToTokenPool: int32"),
+        requests="workspace.table_requests",
+        extra_rows="workspace.extra_rows",
+        columns="workspace.request_columns",
+    )
+    wide = sglang_memory.table_columns_extra(scenario, release, extra.value)
+    ledger.fact("workspace.table_extra_tokens", Unit.TOKENS, wide)
+    ledger.derive(
+        "workspace.table_columns",
+        Unit.TOKENS,
+        workspace.request_columns,
+        wide.source,
+        context_length="limits.context_length",
+        extra_tokens="workspace.table_extra_tokens",
+    )
+    compact = sglang_memory.compact_table(scenario, plan.model, release)
+    rows = {"requests": "workspace.captured_requests", "rows": "draft.rows"}
+    if compact.value:
+        ledger.derive(
+            "workspace.page_table_bytes",
+            Unit.BYTES,
+            workspace.compact_page_table_bytes,
+            compact.source,
+            context_length="limits.context_length",
+            page_tokens="engine.page_tokens",
+            **rows,
+        )
+    else:
+        ledger.derive(
+            "workspace.page_table_bytes",
+            Unit.BYTES,
+            workspace.wide_page_table_bytes,
+            compact.source,
+            columns="workspace.table_columns",
+            **rows,
+        )
+
+
+def _post_captured_logits(ledger: Ledger, plan: Deployment) -> None:
+    release = plan.release
+    ledger.given("workspace.logits_element_bytes", 4, Unit.BYTES, engine_source(release, "dsa_indexer.py: fp32 logits"))
+    ledger.derive(
+        "workspace.decode_logits_bytes",
+        Unit.BYTES,
+        workspace.decode_logits_bytes,
+        engine_source(release, "dsa_indexer.py _get_topk_paged: no budget, as wide as the page table"),
+        requests="workspace.captured_requests",
+        rows="draft.rows",
+        columns="workspace.table_columns",
+        page_tokens="engine.page_tokens",
+        element_bytes="workspace.logits_element_bytes",
+    )
+
+
+def _post_budget(ledger: Ledger, plan: Deployment) -> None:
+    """Post the static limit of ragged prefill logits; in a server free memory may bind sooner."""
+    rule = sglang.LOGITS_BUDGET.at(plan.release)
+    share = FREE_SHARE if rule.value == "share" else 0.5
+    ledger.given("workspace.free_share", share, Unit.SHARE, rule.source)
+    ledger.derive(
+        "workspace.prefill_logits_budget_bytes",
+        Unit.BYTES,
+        workspace.static_logits_budget_bytes,
+        rule.source,
+        "an upper bound: the engine asks the free memory at the first prefill",
+        capacity_bytes="gpu.capacity_bytes",
+        mem_fraction="engine.mem_fraction",
+        share="workspace.free_share",
+    )
+
+
+def post_host_and_tables(ledger: Ledger, plan: Deployment) -> None:
+    """Post what HiCache and HiSparse keep outside the pool."""
+    scenario, release = plan.scenario, plan.release
+    if scenario.has("hicache"):
+        ledger.given("hicache.ratio", scenario.hicache.ratio, Unit.SHARE, scenario_source("hicache.ratio"))
+        source = engine_source(release, "mem_cache/memory_pool_host.py: host slots x (main KV + index-K of its layers)")
+        for stage in plan.stages:
+            _post_host_pool(Scope(ledger, stage.prefix), plan, source)
+    if scenario.has("hisparse"):
+        source = engine_source(release, "HiSparse: int64 map of device tokens x ratio, not charged")
+        ledger.derive(
+            "workspace.hisparse_map_bytes",
+            Unit.BYTES,
+            workspace.slot_map_bytes,
+            source,
+            rows="pool.rows",
+            rows_per_token="pool.index_rows",
+        )
+
+
+def _post_host_pool(scope: Scope, plan: Deployment, source: Source) -> None:
+    size = plan.scenario.hicache.size_gb
+    scope.derive(
+        "host.cell_bytes",
+        Unit.BYTES_PER_TOKEN,
+        workspace.host_cell_bytes,
+        source,
+        main_kv_record_bytes="record.main_kv_bytes",
+        layers="model.layers",
+        index_k_record_bytes="record.index_k_bytes",
+        index_k_layers="model.index_k_layers",
+    )
+    if size is None:
+        scope.derive(
+            "host.pool_bytes",
+            Unit.BYTES,
+            workspace.host_pool_bytes,
+            source,
+            "per rank, before the shrink to free host memory",
+            rows="pool.rows",
+            ratio="hicache.ratio",
+            cell_bytes="host.cell_bytes",
+        )
+        return
+    scope.given(
+        "hicache.size_bytes", round(size * 1e9), Unit.BYTES, scenario_source("hicache.size_gb, decimal GB of main KV")
+    )
+    scope.derive(
+        "host.pool_bytes",
+        Unit.BYTES,
+        workspace.host_pool_bytes_of_size,
+        source,
+        "per rank: the flag counts main KV alone",
+        size_bytes="hicache.size_bytes",
+        main_kv_record_bytes="record.main_kv_bytes",
+        layers="model.layers",
+        cell_bytes="host.cell_bytes",
+        page_tokens="engine.page_tokens",
+    )

@@ -1,0 +1,79 @@
+"""Whether it fits, and if not what would make it fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsa_ledger.formulas import pool
+from dsa_ledger.engines.rules import engine_source
+from dsa_ledger.units import GIB, Unit
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.ledger import Ledger
+
+
+def judge_weights(ledger: Ledger, plan: Deployment) -> None:
+    """Note weights that leave no pool, and a pool given by hand that does not fit beside them."""
+    budget = min(ledger[f"{stage.prefix}pool.budget_bytes"] for stage in plan.stages)
+    after = ledger["memory.free_after_bytes"]
+    given = plan.scenario.observed.kv_bytes
+    if after < 0:
+        ledger.shortfalls.append(
+            f"weights do not fit: {-after / GIB:.2f} GiB more than a {plan.gpu.name} has free; take more GPUs "
+            "(--tp, --pp) or a smaller checkpoint format"
+        )
+    elif given is not None:
+        if given > after:
+            ledger.shortfalls.append(
+                f"weights and --kv-bytes exceed the GPU: {given / GIB:.2f} GiB asked, {after / GIB:.2f} GiB free after the "
+                f"weights; ask for at most {after} bytes"
+            )
+    elif budget <= 0:
+        ledger.shortfalls.append(_no_pool(ledger, plan, budget))
+
+
+def _no_pool(ledger: Ledger, plan: Deployment, budget: int) -> str:
+    needed = 1 - ledger["memory.free_after_bytes"] / ledger["memory.free_before_bytes"]
+    return (
+        f"weights leave no pool: {-budget / GIB:.2f} GiB short at memory fraction {ledger['engine.mem_fraction']}; "
+        f"--mem-fraction above {needed:.3f} would leave one, more GPUs or a smaller checkpoint format too"
+    )
+
+
+def judge_load(ledger: Ledger, plan: Deployment) -> None:
+    """Note a load beyond the pool: requests of one rank in whole pages against its tokens."""
+    source = engine_source(plan.release, "requests in whole pages against the pool")
+    ledger.derive(
+        "load.needed_tokens",
+        Unit.TOKENS,
+        pool.needed_tokens,
+        source,
+        requests="load.requests",
+        context_tokens="load.context_tokens",
+        page_tokens="load.page_tokens",
+    )
+    needed, tokens = ledger["load.needed_tokens"], ledger["pool.tokens"]
+    if needed <= tokens:
+        return
+    fits, requests = ledger["pool.requests_at_context"], ledger["load.requests"]
+    context = ledger["load.context_tokens"]
+    page = ledger["load.page_tokens"]
+    longest = tokens // requests // page * page
+    ledger.shortfalls.append(
+        f"the load does not fit: {requests} request{'s' * (requests != 1)} of {context:,} tokens on a rank need "
+        f"{needed:,} pool tokens, it has {tokens:,}; it holds {fits} such, or {requests} of at most {longest:,}"
+        f"{'' if longest else ' (none)'}; {_relief(ledger, plan)}"
+    )
+
+
+def _relief(ledger: Ledger, plan: Deployment) -> str:
+    """Return what would make more tokens fit, largest gain first where a figure is at hand."""
+    ways = []
+    record = ledger["record.main_kv_bytes"]
+    if plan.record.value == "bf16":
+        ways.append(f"--kv-dtype fp8_e4m3 shrinks the {record}-byte record")
+    if plan.scenario.sharding.dp_attention == 1:
+        ways.append("attention DP splits the requests over the ranks (its weights grow)")
+    ways.append("more GPUs leave more memory after the weights")
+    return "; ".join(ways)

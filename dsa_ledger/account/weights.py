@@ -1,0 +1,355 @@
+"""Entries about weights: per component and format, a rank's part and the published files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsa_ledger.account.model import config_source
+from dsa_ledger.engines.layers import published_full_layers
+from dsa_ledger.formulas import weights as formulas
+from dsa_ledger.ledger import Scope, Source
+from dsa_ledger.schema import BF16
+from dsa_ledger.units import GIB, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsa_ledger.engines.base import Deployment, Stage
+    from dsa_ledger.ledger import Ledger
+    from dsa_ledger.schema import Model, Quant
+
+QUANT_FIELDS = ("bits", "scale_bytes", "block_rows", "block_columns", "fixed_bytes")
+OVERHEAD_BYTES = GIB // 5
+VOCABULARY_PAD = 64
+ONE = "checkpoint.shards"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tensors to post: of which layers, under which name, and how a rank cuts them.
+
+    `built` are the layers with an indexer. `on_rank` adds what an engine builds and the files do not hold.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    built: tuple[int, ...]
+    dense: int
+    on_rank: bool
+    fused_index_key: bool
+
+    def shards(self, kind: str) -> str:
+        """Return the key of the number of ranks that share a kind of tensor."""
+        return f"layout.{kind}_shards" if self.on_rank else ONE
+
+
+def spread(model: Model, module: str, layers: tuple[int, ...]) -> list[tuple[Quant, int]]:
+    """Return the formats of a module over some layers, each with its number of layers; what no span names is bf16."""
+    counts: dict[Quant, int] = {}
+    spans = [span for span in model.quantization if span.module == module]
+    for layer in layers:
+        quant = next((span.quant for span in spans if span.first <= layer <= span.last), BF16)
+        counts[quant] = counts.get(quant, 0) + 1
+    return list(counts.items())
+
+
+class Poster:
+    """Posts the tensors of one part and remembers their keys."""
+
+    def __init__(self, scope: Scope, model: Model, part: Part) -> None:
+        """Take where to post, the model and the part."""
+        self.scope, self.model, self.part = scope, model, part
+        self.keys: list[str] = []
+        self.indexer_keys: list[str] = []
+        self.source = config_source(model, "quantization_config and tensor shapes")
+
+    def quantised(
+        self, module: str, formula: Callable[..., Any], layers: tuple[int, ...], *, component: str = "", **inputs: str
+    ) -> None:
+        """Post a component in each format that its layers have."""
+        component = component or module
+        for quant, count in spread(self.model, module, layers):
+            self.quant_givens(quant)
+            key = f"{self.part.name}.{component}_bytes.{quant.name}"
+            self.layer_given(key, count)
+            formats = {field: f"quant.{quant.name}.{field}" for field in QUANT_FIELDS}
+            self.derive(key, formula, layers=f"{key}.layers", **inputs, **formats)
+
+    def mlp(self, module: str, layers: tuple[int, ...], intermediate: str, copies: str, shards: str) -> None:
+        """Post gate, up and down of so many MLPs a layer, one MLP's bytes first."""
+        for quant, count in spread(self.model, module, layers):
+            self.quant_givens(quant)
+            key = f"{self.part.name}.{module}_bytes.{quant.name}"
+            self.layer_given(key, count)
+            self.scope.derive(
+                f"{key}.one",
+                Unit.BYTES,
+                formulas.mlp_bytes,
+                self.source,
+                hidden="config.hidden",
+                intermediate=intermediate,
+                **{field: f"quant.{quant.name}.{field}" for field in QUANT_FIELDS},
+            )
+            self.derive(
+                key,
+                formulas.sharded_mlp_bytes,
+                layers=f"{key}.layers",
+                copies=copies,
+                one_bytes=f"{key}.one",
+                shards=shards,
+            )
+
+    def plain(self, component: str, formula: Callable[..., Any], **inputs: str) -> None:
+        """Post a component whose format is fixed."""
+        self.derive(f"{self.part.name}.{component}_bytes", formula, **inputs)
+
+    def derive(self, key: str, formula: Callable[..., Any], **inputs: str) -> None:
+        """Post an entry and remember it as one of the part's tensors."""
+        self.scope.derive(key, Unit.BYTES, formula, self.source, **inputs)
+        self.keys.append(key)
+
+    def layer_given(self, key: str, count: int) -> None:
+        """Post the number of layers of a component."""
+        self.scope.given(f"{key}.layers", count, Unit.LAYERS, self.source)
+
+    def quant_givens(self, quant: Quant) -> None:
+        """Post a format's numbers, once for the whole ledger."""
+        ledger = self.scope.ledger
+        if f"quant.{quant.name}.bits" not in ledger:
+            for field in QUANT_FIELDS:
+                ledger.given(f"quant.{quant.name}.{field}", getattr(quant, field), Unit.COUNT, self.source)
+
+
+def post_layers(post: Poster) -> None:
+    """Post every tensor that belongs to a layer."""
+    part, model = post.part, post.model
+    layers, moe = part.layers, part.layers[part.dense :]
+    count = f"{part.name}.layers"
+    post.scope.given(count, len(layers), Unit.LAYERS, post.source)
+    attention = part.shards("attention")
+    post.quantised("q_a", formulas.replicated_bytes, layers, rows="config.q_lora", columns="config.hidden")
+    post.quantised(
+        "kv_a", formulas.kv_a_bytes, layers, kv_lora="config.kv_lora", qk_rope="config.qk_rope", hidden="config.hidden"
+    )
+    post.quantised(
+        "q_b",
+        formulas.up_projection_bytes,
+        layers,
+        heads="config.heads",
+        shards=attention,
+        first_head_dim="config.qk_nope",
+        second_head_dim="config.qk_rope",
+        columns="config.q_lora",
+    )
+    post.quantised(
+        "kv_b",
+        formulas.up_projection_bytes,
+        layers,
+        heads="config.heads",
+        shards=attention,
+        first_head_dim="config.qk_nope",
+        second_head_dim="config.v_head",
+        columns="config.kv_lora",
+    )
+    if part.on_rank:
+        post.plain(
+            "absorbed_kv_b",
+            formulas.absorbed_kv_b_bytes,
+            layers=count,
+            heads="config.heads",
+            shards=attention,
+            qk_nope="config.qk_nope",
+            v_head="config.v_head",
+            kv_lora="config.kv_lora",
+        )
+    post.quantised(
+        "o",
+        formulas.output_projection_bytes,
+        layers,
+        heads="config.heads",
+        shards=attention,
+        v_head="config.v_head",
+        hidden="config.hidden",
+    )
+    post.plain(
+        "norm",
+        formulas.norm_bytes,
+        layers=count,
+        q_lora="config.q_lora",
+        kv_lora="config.kv_lora",
+        hidden="config.hidden",
+    )
+    post_indexers(post)
+    if part.dense:
+        post.mlp("dense", layers[: part.dense], "config.dense_intermediate", ONE, part.shards("dense"))
+    if moe:
+        post.scope.given(f"{part.name}.moe_layers", len(moe), Unit.LAYERS, post.source)
+        post.plain(
+            "router",
+            formulas.router_bytes,
+            layers=f"{part.name}.moe_layers",
+            experts="config.experts",
+            hidden="config.hidden",
+        )
+        post.mlp("expert", moe, "config.expert_intermediate", "config.experts", part.shards("expert"))
+        if model.shared_experts:
+            post.mlp("shared", moe, "config.expert_intermediate", "config.shared_experts", part.shards("shared"))
+
+
+def post_indexers(post: Poster) -> None:
+    """Post the indexers' weights: the engine's own fusion on a rank, the files' tensors in the checkpoint."""
+    part = post.part
+    start = len(post.keys)
+    count = f"{part.name}.indexer_layers"
+    post.scope.given(count, len(part.built), Unit.LAYERS, post.source)
+    post.quantised(
+        "wq_b",
+        formulas.index_query_bytes,
+        part.built,
+        index_heads="config.index_heads",
+        index_head_dim="config.index_head_dim",
+        q_lora="config.q_lora",
+    )
+    if part.fused_index_key:
+        post.plain(
+            "fused_index_key",
+            formulas.fused_index_key_bytes,
+            layers=count,
+            index_head_dim="config.index_head_dim",
+            index_heads="config.index_heads",
+            hidden="config.hidden",
+        )
+    else:
+        post.quantised(
+            "wk", formulas.replicated_bytes, part.built, rows="config.index_head_dim", columns="config.hidden"
+        )
+        post.quantised(
+            "weights_proj", formulas.replicated_bytes, part.built, rows="config.index_heads", columns="config.hidden"
+        )
+    post.plain(
+        "index_norm",
+        formulas.index_norm_bytes,
+        layers=count,
+        index_head_dim="config.index_head_dim",
+        element_bytes="layout.index_norm_element_bytes" if part.on_rank else "checkpoint.norm_element_bytes",
+    )
+    post.indexer_keys = post.keys[start:]
+    post.scope.total(f"{part.name}.indexer_bytes", post.source, post.indexer_keys)
+
+
+def post_draft_extras(post: Poster) -> None:
+    """Post what the MTP layer has beside a layer's tensors."""
+    count = f"{post.part.name}.layers"
+    post.plain("eh_proj", formulas.draft_projection_bytes, layers=count, hidden="config.hidden")
+    post.scope.given(f"{post.part.name}.vectors", 3 * len(post.part.layers), Unit.COUNT, post.source)
+    post.plain("vectors", formulas.vector_bytes, count=f"{post.part.name}.vectors", hidden="config.hidden")
+
+
+def post_layout(ledger: Ledger, plan: Deployment) -> None:
+    """Post how many ranks share each kind of tensor, and the engine's own element widths."""
+    layout = plan.weights
+    for name in ("attention", "expert", "shared", "dense", "embedding", "head"):
+        ledger.fact(f"layout.{name}_shards", Unit.RANKS, getattr(layout, f"{name}_shards"))
+    for name in ("index_norm_element_bytes", "rope_element_bytes"):
+        ledger.fact(f"layout.{name}", Unit.COUNT, getattr(layout, name))
+    source = config_source(plan.model, "tensors whole, as published")
+    ledger.given(ONE, 1, Unit.RANKS, source)
+    ledger.given("checkpoint.norm_element_bytes", 2, Unit.COUNT, source)
+    ledger.given("checkpoint.vocabulary_pad", 1, Unit.COUNT, source)
+    ledger.given(
+        "layout.vocabulary_pad",
+        VOCABULARY_PAD,
+        Unit.COUNT,
+        Source("engine", f"{plan.release.label}: vocab_parallel_embedding.py pads to 64", plan.release.date),
+    )
+
+
+def post_checkpoint(ledger: Ledger, plan: Deployment) -> None:
+    """Post the payload of the published files, MTP included, safetensors headers not."""
+    model = plan.model
+    scope = Scope(ledger, "")
+    layers = tuple(range(model.layers))
+    indexers = published_full_layers(model)
+    post = Poster(scope, model, Part("checkpoint.target", layers, indexers, model.dense_layers, False, False))  # noqa: FBT003
+    post_layers(post)
+    keys = [*post.keys, "checkpoint.vocabulary_bytes", "checkpoint.final_norm_bytes"]
+    ledger.given(
+        "checkpoint.vocabulary_tables", 2 + ledger["checkpoint.draft_vocabulary_tables"], Unit.COUNT, post.source
+    )
+    ledger.derive(
+        "checkpoint.vocabulary_bytes",
+        Unit.BYTES,
+        formulas.vector_tables_bytes,
+        post.source,
+        tables="checkpoint.vocabulary_tables",
+        vocabulary="config.vocabulary",
+        hidden="config.hidden",
+    )
+    ledger.derive(
+        "checkpoint.final_norm_bytes", Unit.BYTES, formulas.vector_bytes, post.source, count=ONE, hidden="config.hidden"
+    )
+    if model.draft_layers:
+        drafts = tuple(range(model.layers, model.layers + model.draft_layers))
+        draft = Poster(scope, model, Part("checkpoint.draft", drafts, drafts, 0, False, False))  # noqa: FBT003
+        post_layers(draft)
+        post_draft_extras(draft)
+        keys += draft.keys
+    ledger.total("weights.checkpoint_bytes", post.source, keys)
+
+
+def post_rank(ledger: Ledger, plan: Deployment, stage: Stage) -> None:
+    """Post what one rank of a stage holds: target, indexers apart, draft apart, overhead as a prior."""
+    model = plan.model
+    scope = Scope(ledger, stage.prefix)
+    layers = tuple(range(stage.first, stage.end))
+    dense = max(0, min(stage.end, model.dense_layers) - stage.first)
+    fused = plan.weights.fused_index_key.value
+    post = Poster(scope, model, Part("weights", layers, stage.of(plan.layers.built), dense, True, fused))  # noqa: FBT003
+    post_layers(post)
+    unread = [key for key in post.keys if ".kv_b_bytes" in key]
+    experts = [key for key in post.keys if ".expert_bytes" in key]
+    if stage.number == 0:
+        _post_vocabulary(post, "embedding")
+        unread.append("weights.embedding_bytes")
+    if stage.last:
+        _post_vocabulary(post, "head")
+        post.plain("final_norm", formulas.vector_bytes, count=ONE, hidden="config.hidden")
+    post.plain(
+        "rope",
+        formulas.rope_table_bytes,
+        max_position="config.max_position",
+        qk_rope="config.qk_rope",
+        element_bytes="layout.rope_element_bytes",
+    )
+    unread.append("weights.rope_bytes")
+    prior = Source(
+        "prior", "0.18 to 0.27 GiB over the tensor sum in four public load logs; allocator rounding", "2026-06"
+    )
+    scope.given("weights.overhead_bytes", OVERHEAD_BYTES, Unit.BYTES, prior)
+    scope.total("weights.rank_bytes", post.source, [*post.keys, "weights.overhead_bytes"])
+    scope.total("weights.indexer_rank_bytes", post.source, ["weights.indexer_bytes"])
+    always = [key for key in post.keys if key not in {*unread, *experts, *post.indexer_keys}]
+    scope.total("weights.always_read_bytes", post.source, always)
+    if experts:
+        scope.total("weights.expert_rank_bytes", post.source, experts)
+    if plan.draft_layers and stage.last:
+        drafts = tuple(range(model.layers, model.layers + plan.draft_layers))
+        draft = Poster(scope, model, Part("weights.draft", drafts, drafts, 0, True, fused))  # noqa: FBT003
+        post_layers(draft)
+        post_draft_extras(draft)
+        scope.total("weights.draft_rank_bytes", post.source, draft.keys)
+    else:
+        none = Source("scenario", "no draft steps, or not the stage that holds the MTP layer", "")
+        scope.given("weights.draft_rank_bytes", 0, Unit.BYTES, none)
+
+
+def _post_vocabulary(post: Poster, name: str) -> None:
+    post.plain(
+        name,
+        formulas.vocabulary_bytes,
+        vocabulary="config.vocabulary",
+        pad="layout.vocabulary_pad",
+        hidden="config.hidden",
+        shards=f"layout.{name}_shards",
+    )

@@ -1,0 +1,41 @@
+"""Plain keys out of the stages' own: the worst stage's value, key by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsa_ledger.ledger import LEAST, MOST, Source
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.ledger import Ledger
+
+SMALLEST = ("pool.budget_bytes", "pool.tokens", "pool.requests_at_context")
+WEIGHT_TOTALS = (
+    "weights.rank_bytes",
+    "weights.indexer_rank_bytes",
+    "weights.draft_rank_bytes",
+    "weights.expert_rank_bytes",
+    "weights.always_read_bytes",
+    "weights.overhead_bytes",
+)
+
+
+def is_smallest(key: str) -> bool:
+    """Tell whether the worst stage is the one with the smallest value."""
+    return key in SMALLEST or (key.startswith("pool.") and key.endswith("_tokens"))
+
+
+def post_worst(ledger: Ledger, plan: Deployment) -> None:
+    """Post each key that stages have, once without a stage: smallest of pool figures, largest of all else."""
+    if len(plan.stages) == 1:
+        return
+    source = Source("engine", "pipeline: the worst stage's own value", "")
+    suffixes: dict[str, list[str]] = {}
+    for key in list(ledger.entries):
+        if key.startswith("stage["):
+            suffixes.setdefault(key.partition("].")[2], []).append(key)
+    for suffix, keys in suffixes.items():
+        skipped = suffix.startswith("weights.") and suffix not in WEIGHT_TOTALS
+        if suffix not in ledger and not skipped:
+            ledger.total(suffix, source, keys, LEAST if is_smallest(suffix) else MOST)

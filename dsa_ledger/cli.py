@@ -1,0 +1,183 @@
+"""The command line: read what was asked, ask the library, print. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from dsa_ledger.errors import BadInput, NotModelled
+from dsa_ledger.options import Asked, check_format, scenario_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from dsa_ledger.ledger import Ledger
+    from dsa_ledger.schema import Scenario
+
+PROGRAM = "dsa-ledger"
+DOES_NOT_FIT = 3
+BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature typer calls
+    if wanted:
+        from dsa_ledger import __version__
+
+        print(f"{PROGRAM} {__version__}")  # noqa: T201 - the answer
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)]
+
+
+def _root(*, version: Version = False) -> None:
+    pass
+
+
+All = Annotated[bool, typer.Option("--all", help="Show every entry in the table.")]
+
+
+def estimate(*, asked: Asked, all: All = False) -> None:  # noqa: A002 - the option's name
+    """Print the whole ledger of one scenario."""
+    scenario, ledger = _ledger(asked)
+    from dsa_ledger.render import ledger_text
+
+    _print(ledger_text(scenario, ledger, asked.format, every=all, colour=_colour()))
+    _leave(asked, ledger)
+
+
+def _keys(incomplete: str) -> list[str]:
+    from dsa_ledger.render.words import GROUPS
+
+    return [key for group in GROUPS for key in group.keys if key.startswith(incomplete)]
+
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of an entry, such as pool.tokens.", autocompletion=_keys)]
+
+
+def explain(*, key: Key, asked: Asked) -> None:
+    """Print one entry down to its givens: formula, numbers put in, sources."""
+    scenario, ledger = _ledger(asked)
+    from dsa_ledger.render import explanation_text
+
+    _print(explanation_text(scenario, ledger, key, asked.format))
+    _leave(asked, ledger)
+
+
+Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
+
+
+def models(*, format: Format = "table") -> None:  # noqa: A002 - the option's name
+    """List the models of the catalog."""
+    from dsa_ledger.render.catalog import model_rows
+
+    _print_rows("models", model_rows, format)
+
+
+def gpus(*, format: Format = "table") -> None:  # noqa: A002 - the option's name
+    """List the GPUs of the catalog, memory as the driver reports it."""
+    from dsa_ledger.render.catalog import gpu_rows
+
+    _print_rows("gpus", gpu_rows, format)
+
+
+def schema() -> None:
+    """Print the JSON Schema of a scenario."""
+    import json
+
+    from dsa_ledger.schema import Scenario
+
+    _print(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
+
+
+ABOUT_A_SCENARIO = (estimate, explain)
+OTHERS = (models, gpus, schema)
+
+
+def application(wanted: str | None = None) -> typer.Typer:
+    """Return the command line with all its commands, or with the one wanted.
+
+    typer converts every option of every command before it runs one, 2 ms for each command about a scenario.
+    """
+    app = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        help="Memory and bandwidth ledger of LLM servers with DeepSeek sparse attention.",
+        epilog="Exit codes: 0 done, 2 bad input, 3 does not fit, 4 not modelled.",
+    )
+    app.callback()(_root)
+    commands = {command.__name__: command for command in (*ABOUT_A_SCENARIO, *OTHERS)}
+    for name, command in commands.items():
+        if wanted not in commands or wanted == name:
+            app.command()(scenario_options(command) if command in ABOUT_A_SCENARIO else command)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave with its exit code; expected failures print as sentences, a bug as a traceback."""
+    # No plugin of another package may slow down or change how our own inputs are read.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        application(given[0] if given else None)(given, prog_name=PROGRAM)
+    except BadInput as bad:
+        _complain("bad input: ", bad.lines())
+        sys.exit(bad.exit_code)
+    except NotModelled as unknown:
+        _complain("", unknown.lines())
+        sys.exit(unknown.exit_code)
+    sys.exit(0)
+
+
+def _ledger(asked: Asked) -> tuple[Scenario, Ledger]:
+    from dsa_ledger.options import named, scenario_of
+
+    scenario = scenario_of(asked)
+    from dsa_ledger.account import estimate as ledger_of
+
+    try:
+        return scenario, ledger_of(scenario)
+    except BadInput as bad:
+        raise named(bad, asked) from None
+
+
+def _leave(asked: Asked, ledger: Ledger) -> None:
+    if asked.format == "csv":  # which has no place for sentences
+        _complain("warning: ", ledger.warnings)
+    if ledger.shortfalls:
+        _complain("does not fit: ", ledger.shortfalls)
+        raise typer.Exit(DOES_NOT_FIT)
+
+
+def _print_rows(name: str, rows: Callable[[], Sequence[Mapping[str, Any]]], form: str) -> None:
+    check_format(form)
+    from dsa_ledger.render import rows_text
+
+    _print(rows_text(name, rows(), form, colour=_colour()))
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty()
+
+
+def _print(text: str) -> None:
+    """Write the whole answer at once; a reader that has left is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _complain(prefix: str, lines: Iterable[str]) -> None:
+    for line in lines:
+        print(prefix + line, file=sys.stderr)  # noqa: T201 - what went wrong

@@ -1,0 +1,1 @@
+"""Engine rules by version: they answer, they never post."""

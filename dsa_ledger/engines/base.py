@@ -1,0 +1,99 @@
+"""What every engine answers about a deployment, in one shape, before anything is posted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.layers import Layers
+    from dsa_ledger.engines.releases import Release
+    from dsa_ledger.ledger import Fact
+    from dsa_ledger.schema import Gpu, Model, Scenario
+
+RecordLayout = Literal["bf16", "raw_fp8", "packed_fp8", "nvfp4_ds_mla", "nvfp4"]
+
+
+class Stage(NamedTuple):
+    """A pipeline slice: layers first <= id < end; `prefix` is empty where there is one stage."""
+
+    number: int
+    first: int
+    end: int
+    prefix: str
+    last: bool
+
+    def holds(self, layer: int) -> bool:
+        """Tell whether a layer lies in this stage."""
+        return self.first <= layer < self.end
+
+    def of(self, layers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of the layers that lie in this stage."""
+        return tuple(layer for layer in layers if self.first <= layer < self.end)
+
+
+class WeightLayout(NamedTuple):
+    """How a rank holds the weights: how often each kind is cut, and what the engine builds beside the checkpoint."""
+
+    attention_shards: Fact[int]
+    expert_shards: Fact[int]
+    shared_shards: Fact[int]
+    dense_shards: Fact[int]
+    embedding_shards: Fact[int]
+    head_shards: Fact[int]
+    fused_index_key: Fact[bool]
+    index_norm_element_bytes: Fact[int]
+    rope_element_bytes: Fact[int]
+
+
+class StepRules(NamedTuple):
+    """How a step reads index-K."""
+
+    scoring_draft_forwards: Fact[int]
+    verify_flattens: Fact[bool]
+    extend_flattens: Fact[bool]
+    dcp_scoring_shards: Fact[int]
+
+
+class PrefillRules(NamedTuple):
+    """How a prefill is cut."""
+
+    chunk_tokens: Fact[int]
+    unchecked_elements: Fact[int]
+    skips_short: Fact[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A scenario with everything resolved that does not depend on its load."""
+
+    scenario: Scenario
+    model: Model
+    gpu: Gpu
+    release: Release
+    layers: Layers
+    stages: tuple[Stage, ...]
+    draft_layers: int
+    record: Fact[RecordLayout]
+    index_k_bits: Fact[int]
+    weights: WeightLayout
+    step: StepRules
+    prefill: PrefillRules
+    replicas: Fact[int]
+    dcp: int
+    warnings: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Return query rows of one request in a step."""
+        return self.scenario.draft.steps + 1
+
+
+def stage_list(cuts: tuple[int, ...]) -> tuple[Stage, ...]:
+    """Return the stages for so many layers each."""
+    stages, first = [], 0
+    for index, count in enumerate(cuts):
+        prefix = f"stage[{index}]." if len(cuts) > 1 else ""
+        stages.append(Stage(index, first, first + count, prefix, index == len(cuts) - 1))
+        first += count
+    return tuple(stages)

@@ -1,0 +1,116 @@
+"""From a scenario to a deployment: model, machine, release and layout resolved and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsa_ledger.catalog import load_gpu, load_model
+from dsa_ledger.engines import sglang, sglang_checks
+from dsa_ledger.engines.base import Deployment, stage_list
+from dsa_ledger.engines.layers import layers_of
+from dsa_ledger.engines.releases import resolve
+from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsa_ledger.engines.releases import Release
+    from dsa_ledger.schema import Gpu, Model, Scenario
+
+# Each engine's module answers: check, record_layout, index_k_bits, stage_cuts, weight_layout, step_rules, prefill_rules, replicas.
+ENGINES: dict[str, Any] = {"sglang": sglang}
+CHECKS: dict[str, Callable[[Scenario, Model, Gpu, Release], None]] = {"sglang": sglang_checks.check}
+
+
+def deploy(scenario: Scenario) -> Deployment:
+    """Return the deployment (BadInput with every fault found, NotModelled)."""
+    model, gpu, release, warnings = _named(scenario)
+    _check_ranks(scenario)
+    rules = ENGINES[release.engine]
+    CHECKS[release.engine](scenario, model, gpu, release)
+    layers = layers_of(model, release, scenario.features)
+    cuts = scenario.sharding.pp_partition or rules.stage_cuts(model.layers, scenario.sharding.pp)
+    return Deployment(
+        scenario=scenario,
+        model=model,
+        gpu=gpu,
+        release=release,
+        layers=layers,
+        stages=stage_list(cuts),
+        draft_layers=model.draft_layers if scenario.draft.steps else 0,
+        record=rules.record_layout(scenario, model, gpu, release),
+        index_k_bits=rules.index_k_bits(scenario, gpu, release),
+        weights=rules.weight_layout(scenario, model, release),
+        step=rules.step_rules(scenario, model, gpu, release),
+        prefill=rules.prefill_rules(scenario, gpu, release),
+        replicas=rules.replicas(scenario, release),
+        dcp=scenario.sharding.dcp,
+        warnings=tuple(warnings),
+    )
+
+
+def _named(scenario: Scenario) -> tuple[Model, Gpu, Release, list[str]]:
+    """Return what the scenario names; the faults of model, GPU and engine are reported together."""
+    faults: list[Fault] = []
+    other: list[ExpectedError] = []
+
+    def attempt(load: Callable[[], Any]) -> Any:
+        try:
+            return load()
+        except BadInput as bad:
+            faults.extend(bad.faults)
+        except ExpectedError as error:
+            other.append(error)
+        return None
+
+    model = attempt(lambda: _model(scenario))
+    gpu = attempt(lambda: load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu)
+    resolved = attempt(lambda: resolve(scenario.engine))
+    if faults:
+        raise BadInput(faults)
+    if other:
+        raise other[0]
+    release, warnings = resolved
+    return model, gpu, release, warnings
+
+
+def _model(scenario: Scenario) -> Model:
+    if isinstance(scenario.model, str):
+        return load_model(scenario.model, scenario.model_overrides)
+    if scenario.model_overrides:
+        expected = "none where the model itself is given as a table"
+        raise BadInput([Fault("model_overrides", scenario.model_overrides, expected)])
+    return scenario.model
+
+
+def _check_ranks(scenario: Scenario) -> None:
+    """Raise BadInput where the GPUs named are not the ranks of one server."""
+    faults, sharding = Faults(), scenario.sharding
+    ranks, factors = sharding.tp * sharding.pp, "tp x pp"
+    if scenario.engine.name == "vllm":
+        ranks *= sharding.dp_attention * sharding.cp
+        factors = "tp x pp x data-parallel size x cp"
+    faults.require(
+        scenario.gpus in (None, ranks), "gpus", scenario.gpus, f"{ranks} = {factors}, the number of ranks of one server"
+    )
+    faults.stop_if_any()
+
+
+def check_load(scenario: Scenario, model: Model) -> None:
+    """Raise BadInput for a load that contradicts itself or the context length."""
+    faults, load = Faults(), scenario.load
+    if load.new_tokens is not None:
+        faults.require(
+            load.context is not None and load.new_tokens <= load.context,
+            "load.new_tokens",
+            load.new_tokens,
+            f"at most load.context = {load.context}, which counts the new tokens in",
+        )
+    limit = scenario.limits.context_length or model.max_position
+    faults.require(
+        load.context is None or load.context <= limit,
+        "load.context",
+        load.context,
+        f"at most the context length {limit} (limits.context_length, default max_position_embeddings)",
+    )
+    faults.stop_if_any()

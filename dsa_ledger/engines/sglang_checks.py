@@ -1,0 +1,144 @@
+"""What SGLang refuses at start-up, named by its own rule and version: every fault at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsa_ledger.engines.rules import since
+from dsa_ledger.engines.sglang import check_dtype, record_layout
+from dsa_ledger.errors import Faults, NotModelled
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.releases import Release
+    from dsa_ledger.schema import Gpu, Model, Scenario
+
+# First release that has a feature; asked for earlier it is not modelled, since there is no rule to apply.
+FIRST = {
+    "hisparse": "0.5.10",
+    "external-linker": "0.5.20",
+    "kv-sharding": "0.5.23",
+}
+
+
+def check(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
+    """Raise BadInput with all faults, or NotModelled for a feature the release does not have."""
+    faults = Faults()
+    check_dtype(faults, scenario)
+    _check_layout(faults, scenario, model, release)
+    _check_features(faults, scenario, model, gpu, release)
+    faults.stop_if_any()
+    if model.index_kpool > 1:
+        raise NotModelled("index_kpool", model.name, "only the plain index-K of one key a token is worked out")
+    if model.index_head_dim != 128:  # noqa: PLR2004 - asserted by the engine
+        raise NotModelled("index_head_dim", model.name, f"SGLang asserts 128, the model has {model.index_head_dim}")
+
+
+def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Release) -> None:
+    sharding, label = scenario.sharding, release.label
+    cut = sharding.dp_attention * sharding.cp
+    faults.require(
+        sharding.tp % cut == 0,
+        "sharding.tp",
+        sharding.tp,
+        f"a multiple of attention DP x CP = {sharding.dp_attention} x {sharding.cp}",
+    )
+    attention = max(sharding.tp // cut, 1)
+    faults.require(
+        model.heads % attention == 0,
+        "sharding.tp",
+        sharding.tp,
+        f"attention TP {attention} must divide the {model.heads} heads of {model.name}",
+    )
+    faults.require(sharding.tp % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of tp = {sharding.tp}")
+    faults.require(
+        model.experts % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of the {model.experts} experts"
+    )
+    slices = max(sharding.tp // sharding.ep, 1)
+    block = max((span.quant.block_rows for span in model.quantization if span.module == "expert"), default=1)
+    faults.require(
+        model.expert_intermediate % (slices * block) == 0,
+        "sharding.tp",
+        sharding.tp,
+        f"experts of {model.expert_intermediate} cut in {slices} (tp / ep) must leave whole blocks of {block}",
+    )
+    faults.require(
+        sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"
+    )
+    _check_partition(faults, scenario, model)
+    if sharding.dcp > 1:
+        faults.require(
+            since(release, "0.5.22"), "sharding.dcp", sharding.dcp, f"1: {label} has no DCP for DSA (0.5.22 on)"
+        )
+        faults.require(
+            sharding.tp % sharding.dcp == 0, "sharding.dcp", sharding.dcp, f"a divisor of tp = {sharding.tp}"
+        )
+        faults.require(sharding.cp == 1, "sharding.dcp", sharding.dcp, f"1 with cp = {sharding.cp} ({label})")
+    if sharding.layer_split:
+        faults.require(since(release, "0.5.16"), "sharding.layer_split", True, f"false: {label} has none (0.5.16 on)")
+        faults.require(sharding.cp > 1, "sharding.layer_split", True, "cp > 1: layers are split over the CP group")
+        faults.require(sharding.pp == 1, "sharding.layer_split", True, f"pp = 1 ({label})")
+        faults.require(scenario.has("pd-prefill"), "sharding.layer_split", True, f"--feature pd-prefill ({label})")
+
+
+def _check_partition(faults: Faults, scenario: Scenario, model: Model) -> None:
+    sharding = scenario.sharding
+    if sharding.pp_partition is None:
+        return
+    cuts = sharding.pp_partition
+    faults.require(
+        len(cuts) == sharding.pp and sum(cuts) == model.layers,
+        "sharding.pp_partition",
+        cuts,
+        f"{sharding.pp} numbers that add up to the {model.layers} layers of {model.name}",
+    )
+
+
+def _check_features(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
+    label, sharding, draft = release.label, scenario.sharding, scenario.draft
+    major = gpu.compute_capability[0]
+    for name, first in FIRST.items():
+        if scenario.has(name) and not since(release, first):
+            raise NotModelled(name, label, f"first in {first}")
+    faults.require(
+        not (scenario.has("pd-prefill") and scenario.has("pd-decode")),
+        "features",
+        "pd-decode",
+        "one role per server: pd-prefill or pd-decode",
+    )
+    faults.require(
+        not scenario.has("fp4-index-k"), "features", "fp4-index-k", f"off: {label} has it for DeepSeek-V4 only"
+    )
+    if draft.steps:
+        faults.require(draft.topk == 1, "draft.topk", draft.topk, f"1: with DSA's page of 64 {label} refuses more")
+        faults.require(model.draft_layers > 0, "draft.steps", draft.steps, f"0: {model.name} has no MTP layer")
+        allowed = since(release, "0.5.21")
+        faults.require(
+            sharding.pp == 1 or allowed, "draft.steps", draft.steps, f"0 with pp > 1: {label} refuses (0.5.21 on)"
+        )
+    sharing = model.sharing
+    raw = (sharing.index_topk_freq or 1) > 1 or "S" in (sharing.index_topk_pattern or "")
+    raw = raw or (since(release, "0.5.20") and "shared" in (sharing.indexer_types or ()))
+    faults.require(
+        not (scenario.has("two-batch-overlap") and raw and since(release, "0.5.14")),
+        "features",
+        "two-batch-overlap",
+        f"off: {label} raises ValueError for a model with shared layers",
+    )
+    if sharding.dcp > 1:
+        for name in ("hicache", "hisparse", "pd-prefill", "pd-decode"):
+            faults.require(not scenario.has(name), "features", name, f"off with dcp = {sharding.dcp} ({label})")
+        faults.require(major == 10, "sharding.dcp", sharding.dcp, f"1 on {gpu.name}: DCP takes trtllm, SM100 only")  # noqa: PLR2004
+    if scenario.has("kv-sharding"):
+        faults.require(scenario.has("pd-prefill"), "features", "kv-sharding", f"pd-prefill with it ({label})")
+        faults.require(sharding.cp > 1, "features", "kv-sharding", f"cp > 1 ({label})")
+        faults.require(sharding.pp == 1, "features", "kv-sharding", f"pp = 1 ({label})")
+        if scenario.kv_dtype.lower() in ("auto", "fp8_e4m3"):
+            raw_fp8 = record_layout(scenario, model, gpu, release).value == "raw_fp8"
+            faults.require(raw_fp8, "features", "kv-sharding", f"trtllm with fp8_e4m3 KV, SM100 ({label})")
+        else:
+            faults.add("kv_dtype", scenario.kv_dtype, f"fp8_e4m3 with kv-sharding ({label})")
+    if scenario.has("hisparse") and draft.steps:
+        faults.require(
+            since(release, "0.5.22"), "features", "hisparse", f"off with MTP: {label} has no HiSparse MTP (0.5.22 on)"
+        )
+        faults.require(1 <= draft.steps <= 3, "draft.steps", draft.steps, f"1 to 3 with hisparse ({label})")  # noqa: PLR2004

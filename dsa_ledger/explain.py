@@ -1,0 +1,148 @@
+"""An entry down to its givens: the executed formula, the numbers put in, the sources.
+
+The formula shown is the return expression of the very function that computed the value, read from its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsa_ledger.errors import BadInput, Fault, nearest
+from dsa_ledger.ledger import Total
+from dsa_ledger.units import IN_BYTES, Unit, brief
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from dsa_ledger.ledger import Entry, Ledger, Source
+
+LONG_BYTES = 10_000  # from here on KiB, MiB or GiB read better than digits
+
+
+def formula_text(entry: Entry) -> str | None:
+    """Return the formula that computed an entry, as its source spells it; None for a given."""
+    if entry.formula is None:
+        return None
+    if isinstance(entry.formula, Total):
+        return _combined(entry.formula, [key for key, _ in entry.inputs])
+    return _text(entry.formula)
+
+
+def numbers_text(entry: Entry, ledger: Ledger) -> str:
+    """Return the formula of a derived entry with the values of its inputs put in (ValueError for a given)."""
+    values = {name: ledger.entries[key].value for name, key in entry.inputs}
+    if isinstance(entry.formula, Total):
+        separator = "," if entry.formula.how == "sum" or len(values) == 1 else "_"
+        return _combined(entry.formula, [_number(value, separator) for value in values.values()])
+    if entry.formula is None:
+        raise ValueError(f"{entry.key} is a given; it has no formula")
+    expression = _expression(entry.formula)
+    # Inside a call a comma between digits would read as one between arguments.
+    separator = "_" if any(isinstance(part, ast.Call) for part in ast.walk(expression)) else ","
+    return ast.unparse(_PutIn({name: _number(value, separator) for name, value in values.items()}).visit(expression))
+
+
+class _PutIn(ast.NodeTransformer):
+    """Replaces parameters by their values, spelled as a name: the printer writes a name as it is."""
+
+    def __init__(self, shown: Mapping[str, str]) -> None:
+        self.shown = shown
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self.shown.get(node.id, node.id), node.ctx)
+
+
+def _combined(total: Total, parts: list[str]) -> str:
+    return " + ".join(parts) if total.how == "sum" or len(parts) == 1 else f"{total.how}({', '.join(parts)})"
+
+
+def _number(value: Any, separator: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return repr(value)
+    shown = f"{value:{separator}}" if isinstance(value, int) else repr(value)
+    return f"({shown})" if value < 0 else shown
+
+
+@functools.cache
+def _text(formula: Callable[..., Any]) -> str:
+    return ast.unparse(_expression(formula))
+
+
+def _expression(formula: Callable[..., Any]) -> ast.expr:
+    """Return a copy of the one return expression of a function at the top of a module (LookupError for any other)."""
+    code = formula.__code__
+    returns = _returns(code.co_filename).get(code.co_name, [])
+    if len(returns) != 1 or returns[0].value is None:
+        raise LookupError(f"{code.co_name} in {code.co_filename} is no function with one return expression")
+    return copy.deepcopy(returns[0].value)
+
+
+@functools.cache
+def _returns(file: str) -> dict[str, list[ast.Return]]:
+    """Return the return statements of every function at the top of a module, nested ones included."""
+    return {
+        statement.name: [part for part in ast.walk(statement) if isinstance(part, ast.Return)]
+        for statement in ast.parse(Path(file).read_bytes()).body
+        if isinstance(statement, ast.FunctionDef)
+    }
+
+
+def reached(ledger: Ledger, key: str) -> list[Entry]:
+    """Return an entry and all it rests on, each once, inputs after what uses them (BadInput with the nearest keys)."""
+    if key not in ledger:
+        raise BadInput([Fault("KEY", key, f"no such entry in this ledger; {nearest(key, ledger.entries)}")])
+    seen: dict[str, None] = {}
+    waiting = [key]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen[name] = None
+            waiting.extend(used for _, used in reversed(ledger.entries[name].inputs))
+    return [ledger.entries[name] for name in seen]
+
+
+def quantity(entry: Entry) -> str:
+    """Return a value exactly, with its unit, and in brief beside it where that reads better."""
+    value, unit = entry.value, entry.unit
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    exact = f"{value:,}" if isinstance(value, int) else repr(value)
+    exact = exact if unit is Unit.COUNT else f"{exact} {unit.value}"
+    short = brief(value, unit)
+    return f"{exact} ({short})" if unit in IN_BYTES and value >= LONG_BYTES else exact
+
+
+def origin(source: Source) -> str:
+    """Return `[kind] reference (date)`."""
+    return f"[{source.kind}] {source.ref}" + (f" ({source.date})" if source.date else "")
+
+
+def explained(ledger: Ledger, key: str) -> Iterator[tuple[int, str]]:
+    """Yield depth and line: the entry, its formula, the numbers put in, its source, then each input likewise."""
+    reached(ledger, key)
+    yield from _explained(ledger, key, "", 0, set())
+
+
+def _explained(ledger: Ledger, key: str, name: str, depth: int, shown: set[str]) -> Iterator[tuple[int, str]]:
+    entry = ledger.entries[key]
+    label = f"{name}: {key}" if name and name != key else key
+    line = f"{label} = {quantity(entry)}"
+    if entry.formula is None:
+        yield depth, f"{line}  {origin(entry.source)}"
+    elif key in shown:
+        yield depth, f"{line}  (shown above)"
+        return
+    else:
+        yield depth, line
+        yield depth + 1, f"= {formula_text(entry)}"
+        yield depth + 1, f"= {numbers_text(entry, ledger)}"
+        yield depth + 1, origin(entry.source)
+    if entry.note and key not in shown:
+        yield depth + 1, f"note: {entry.note}"
+    shown.add(key)
+    for parameter, used in entry.inputs:
+        yield from _explained(ledger, used, parameter, depth + 1, shown)

@@ -1,0 +1,317 @@
+"""The scenario options, declared once and put on every command that asks about a scenario.
+
+Values stay text until pydantic reads them all together: the command-line library would stop at the first bad number.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from dsa_ledger.errors import BadInput, Fault, Faults, NotModelled, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from dsa_ledger.schema import Scenario
+
+FORMATS = ("table", "json", "csv", "md")
+
+
+def _models(incomplete: str) -> list[str]:
+    from dsa_ledger.catalog import model_names
+
+    return [name for name in model_names() if name.startswith(incomplete)]
+
+
+def _gpus(incomplete: str) -> list[str]:
+    from dsa_ledger.catalog import gpu_names
+
+    return [name for name in gpu_names() if name.startswith(incomplete)]
+
+
+def _engines(incomplete: str) -> list[str]:
+    from dsa_ledger.engines.releases import READ
+
+    return [
+        name
+        for engine, versions in READ.items()
+        for name in (f"{engine}@{version}" for version in versions)
+        if name.startswith(incomplete)
+    ]
+
+
+def _features(incomplete: str) -> list[str]:
+    from dsa_ledger.schema import FEATURES
+
+    return [name for name in FEATURES if name.startswith(incomplete)]
+
+
+def _scenarios(incomplete: str) -> list[str]:
+    from dsa_ledger.scenario_file import shipped
+
+    return [name for name in shipped() if name.startswith(incomplete)]
+
+
+def _among(*names: str) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    complete.__annotations__ = {"incomplete": str}
+    return complete
+
+
+class Option(NamedTuple):
+    """One option and the scenario field it sets."""
+
+    name: str
+    path: str
+    metavar: str
+    help: str
+    complete: Callable[[str], list[str]] | None = None
+
+    @property
+    def parameter(self) -> str:
+        """Return the name of the Python parameter."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def is_flag(self) -> bool:
+        """Tell whether the option takes no value."""
+        return not self.metavar
+
+    @property
+    def repeats(self) -> bool:
+        """Tell whether the option may be given more than once."""
+        return self.name == "--feature"
+
+
+OPTIONS = (
+    Option("--model", "model", "ID|FILE", "Catalog name, or a local config.json.", _models),
+    Option("--gpu", "gpu", "NAME|FILE", "Catalog name, or a TOML file.", _gpus),
+    Option("--gpus", "gpus", "N", "Ranks of one server; default tp x pp."),
+    Option(
+        "--engine",
+        "engine",
+        "NAME@VERSION",
+        "Inference engine; without a version the newest one known.",
+        _engines,
+    ),
+    Option("--tp", "sharding.tp", "N", "Tensor parallelism."),
+    Option("--pp", "sharding.pp", "N", "Pipeline stages."),
+    Option("--ep", "sharding.ep", "N", "Expert parallelism: whole experts instead of slices."),
+    Option("--dp-attention", "sharding.dp_attention", "N", "Attention data parallelism."),
+    Option("--cp", "sharding.cp", "N", "Prefill context parallelism."),
+    Option("--dcp", "sharding.dcp", "N", "Decode context parallelism."),
+    Option("--layer-split", "sharding.layer_split", "", "Split the KV layers over the context-parallel ranks."),
+    Option(
+        "--kv-dtype",
+        "kv_dtype",
+        "WORD",
+        "KV cache format in the engine's own words.",
+        _among("auto", "bfloat16", "bf16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4"),
+    ),
+    Option("--batch", "load.batch", "N", "Requests running on the whole server; default 1."),
+    Option("--context", "load.context", "TOKENS", "Cached tokens per request, such as 1M or 128Ki."),
+    Option("--new-tokens", "load.new_tokens", "TOKENS", "Prompt tokens of one request computed in this prefill."),
+    Option("--draft-steps", "draft.steps", "N", "Speculative tokens per step, by the MTP layers."),
+    Option("--accepted", "draft.accepted", "X", "Mean tokens kept per step."),
+    Option("--feature", "features", "NAME", "Feature switched on; may be repeated.", _features),
+    Option("--mem-fraction", "limits.mem_fraction", "SHARE", "The engine's share of memory, by its own flag."),
+    Option("--context-length", "limits.context_length", "TOKENS", "Longest request; default the model's."),
+    Option("--max-running-requests", "limits.max_running_requests", "N", "The engine's cap on running requests."),
+    Option("--max-total-tokens", "limits.max_total_tokens", "TOKENS", "Cap on the pool."),
+    Option("--free-before", "observed.free_before", "GIB", "Free memory seen before weight loading, in GiB."),
+    Option("--free-after", "observed.free_after", "GIB", "Free memory seen after weight loading, in GiB."),
+    Option("--kv-bytes", "observed.kv_bytes", "BYTES", 'Bytes left for the pool, such as "40 GiB".'),
+)
+_NOT_GIVEN: tuple[Any, ...] = (None, False, [])  # an empty text is given: it is a fault, not an absence
+_BY_PATH = {option.path: option for option in OPTIONS}
+
+
+class Asked(NamedTuple):
+    """What the command line said about the scenario, still as text."""
+
+    file: str | None
+    values: dict[Option, Any]
+    sets: list[str]
+    format: str
+
+
+def check_format(name: str) -> None:
+    """Raise BadInput unless the format is known."""
+    if name not in FORMATS:
+        raise BadInput([_format_fault(name)])
+
+
+def scenario_options(command: Callable[..., None], *, only: Iterable[str] | None = None) -> Callable[..., None]:
+    """Return `command`, which takes `asked`, with the scenario options in its signature; `only` names those wanted."""
+    options = [option for option in OPTIONS if only is None or option.name in only]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        own = {name: value for name, value in given.items() if name in kept}
+        values = {option: given[option.parameter] for option in options if given[option.parameter] not in _NOT_GIVEN}
+        asked = Asked(given.get("scenario"), values, given["set"] or [], given["format"])
+        command(asked=asked, **own)
+
+    signature = inspect.signature(command, eval_str=True)
+    kept = {name: parameter for name, parameter in signature.parameters.items() if name != "asked"}
+    positional = [parameter for parameter in kept.values() if parameter.default is parameter.empty]
+    named = [parameter for parameter in kept.values() if parameter.default is not parameter.empty]
+    parameters = [*positional, *([_SCENARIO] if only is None else []), *map(_parameter, options), _SET, *named, _FORMAT]
+    run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    if option.is_flag:
+        return _keyword(option.parameter, Annotated[bool, typer.Option(option.name, help=option.help)], default=False)
+    details = typer.Option(option.name, metavar=option.metavar, help=option.help, autocompletion=option.complete)
+    return _keyword(option.parameter, Annotated[list[str] | None if option.repeats else str | None, details], None)
+
+
+_SCENARIO = _keyword(
+    "scenario",
+    Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO", help="TOML file, or the name of a shipped scenario.", autocompletion=_scenarios
+        ),
+    ],
+    None,
+)
+_SET = _keyword(
+    "set",
+    Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Any scenario field, or model.KEY of config.json; may be repeated."
+        ),
+    ],
+    None,
+)
+_FORMAT = _keyword(
+    "format",
+    Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print.", autocompletion=_among(*FORMATS))
+    ],
+    "table",
+)
+
+
+def scenario_of(asked: Asked) -> Scenario:
+    """Return the scenario that file and options ask for; BadInput names every fault with its option."""
+    from dsa_ledger.schema import Scenario
+    from dsa_ledger.validation import validated
+
+    tables: dict[str, Any] = {}
+    if asked.file is not None:
+        from dsa_ledger.scenario_file import find, read
+
+        tables = read(find(asked.file))
+    faults = Faults()
+    if asked.format not in FORMATS:
+        faults.found.append(_format_fault(asked.format))
+    for option, value in asked.values.items():
+        _put(tables, option.path, value, option.name, faults)
+    for text in asked.sets:
+        _put_text(tables, text, asked, faults)
+    try:
+        scenario = validated(Scenario, tables)
+    except BadInput as bad:
+        faults.found.extend(named(bad, asked).faults)
+        faults.found.extend(_unknown_names(tables, asked))
+    faults.stop_if_any()
+    return scenario
+
+
+def named(bad: BadInput, asked: Asked) -> BadInput:
+    """Return the same faults, each path followed by the option that sets it, or by the file it stands in."""
+    return BadInput(fault._replace(path=_with_option(fault.path, asked)) for fault in bad.faults)
+
+
+def _with_option(path: str, asked: Asked) -> str:
+    parts = path.partition("[")[0].split(".")
+    for length in range(len(parts), 0, -1):
+        start = ".".join(parts[:length])
+        option = _BY_PATH.get(start)
+        if option and option in asked.values:
+            return f"{path} ({option.name})"
+        if any(f"{_set_path(text)}.".startswith(_set_path(start) + ".") for text in asked.sets):
+            return f"{path} (--set)"
+        if option and asked.file is None:
+            return f"{path} ({option.name})"
+    return f"{path} (in {asked.file})" if asked.file else path
+
+
+def _put(tables: dict[str, Any], path: str, value: Any, option: str, faults: Faults) -> None:
+    from dsa_ledger.scenario_file import put
+
+    blocked = put(tables, path, value)
+    if blocked:
+        faults.add(f"{path} ({option})", value, blocked)
+
+
+def _put_text(tables: dict[str, Any], text: str, asked: Asked, faults: Faults) -> None:
+    path, (_, equals, written) = _set_path(text), text.partition("=")
+    if not equals or not all(path.split(".")):
+        faults.add("--set", text, "expected PATH=VALUE, such as draft.topk=2")
+        return
+    option = _BY_PATH.get(path)
+    if option and option in asked.values:
+        faults.add(f"{path} (--set)", written, f"also given by {option.name}; give it once")
+        return
+    _put(tables, path, _value(written), "--set", faults)
+
+
+def _set_path(text: str) -> str:
+    """Return the field that a PATH=VALUE sets: `model.KEY` is a key of config.json."""
+    path = text.partition("=")[0].strip()
+    return "model_overrides." + path.removeprefix("model.") if path.startswith("model.") else path
+
+
+def _value(written: str) -> Any:
+    """Return JSON where the text parses, else the text itself."""
+    try:
+        return json.loads(written, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return written
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)  # NaN and Infinity are no JSON
+
+
+def _format_fault(name: str) -> Fault:
+    return Fault("--format", name, nearest(name, FORMATS))
+
+
+def _unknown_names(tables: dict[str, Any], asked: Asked) -> list[Fault]:
+    """Return the faults of model and GPU names, so that they are reported beside those that pydantic found."""
+    from dsa_ledger.catalog import load_gpu, load_model
+
+    loaders: tuple[tuple[str, Callable[[str], object]], ...] = (
+        ("model", lambda name: load_model(name, {})),
+        ("gpu", load_gpu),
+    )
+    found: list[Fault] = []
+    for field, load in loaders:
+        name = tables.get(field)
+        if isinstance(name, str):
+            try:
+                load(name)
+            except BadInput as bad:
+                found.extend(named(bad, asked).faults)
+            except NotModelled:
+                continue  # said once the input is right
+    return found

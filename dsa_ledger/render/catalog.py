@@ -1,0 +1,44 @@
+"""The catalog as records for `models` and `gpus`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsa_ledger.catalog import gpu_names, load_gpu, load_model, model_names
+
+
+def model_rows() -> list[dict[str, Any]]:
+    """Return the key facts of each catalog model."""
+    rows = []
+    for name in model_names():
+        model = load_model(name, {})
+        rows.append(
+            {
+                "name": name,
+                "layers": model.layers,
+                "draft": model.draft_layers,
+                "experts": model.experts,
+                "max_tokens": model.max_position,
+                "format": model.quant_method.replace("none", "bf16"),
+            }
+        )
+    return rows
+
+
+def gpu_rows() -> list[dict[str, Any]]:
+    """Return the key facts of each catalog GPU."""
+    rows = []
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        rows.append(
+            {
+                "name": name,
+                "capacity_bytes": gpu.hbm.capacity_bytes,
+                "sold_as": gpu.hbm.marketing,
+                "peak_bytes_per_s": gpu.hbm.peak_bytes_per_s,
+                "sms": gpu.sms,
+                "l2_bytes": gpu.l2_bytes,
+                "compute_capability": ".".join(map(str, gpu.compute_capability)),
+            }
+        )
+    return rows

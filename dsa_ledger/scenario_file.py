@@ -1,0 +1,64 @@
+"""Scenarios as TOML: find the file, read it, put the options on top. Every fault is one line, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsa_ledger.catalog.files import read_toml
+from dsa_ledger.errors import BadInput, Fault, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FILES = {"model": ".json", "gpu": ".toml"}  # fields that may name a file, taken from the scenario's own folder
+
+
+def folders() -> Iterator[Path]:
+    """Yield the places of the scenarios that come with the program: installed, or in the source tree."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "scenarios", here.parent / "scenarios"):
+        if folder.is_dir():
+            yield folder
+
+
+def shipped() -> dict[str, Path]:
+    """Return the stem and path of each scenario that comes with the program."""
+    return {path.stem: path for folder in folders() for path in sorted(folder.glob("*.toml"))}
+
+
+def find(name: str) -> Path:
+    """Return the file that `name` means: a path, or the stem of a shipped scenario (BadInput with the nearest)."""
+    path = Path(name)
+    if path.suffix == ".toml" or "/" in name:
+        return path
+    known = shipped()
+    if name not in known:
+        hint = nearest(name, known) if known else "no scenario came with this installation"
+        raise BadInput([Fault("SCENARIO", name, f"expected a .toml file or a shipped scenario; {hint}")])
+    return known[name]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the tables of a scenario file, names of files beside it resolved (BadInput, one line)."""
+    tables = read_toml(path, path.name or str(path))
+    for field, suffix in _FILES.items():
+        named = tables.get(field)
+        if isinstance(named, str) and named.endswith(suffix) and (path.parent / named).is_file():
+            tables[field] = str(path.parent / named)
+    return tables
+
+
+def put(tables: dict[str, Any], path: str, value: Any) -> str | None:
+    """Set one dotted field; return what stands in the way where a part of the path is no table, else None."""
+    *parents, last = path.split(".")
+    if path.startswith("model_overrides."):
+        parents, last = ["model_overrides"], path.removeprefix("model_overrides.")
+    table = tables
+    for depth, name in enumerate(parents):
+        below = table.setdefault(name, {})
+        if not isinstance(below, dict):
+            return f"{'.'.join(parents[: depth + 1])} is {below!r}, not a table"
+        table = below
+    table[last] = value
+    return None

@@ -1,0 +1,270 @@
+"""The inputs: pydantic models, frozen, unknown fields refused, every fault reported at once with its dotted path."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+
+from dsa_ledger.units import parse_bytes, parse_count, parse_rate
+
+Tokens = Annotated[int, BeforeValidator(lambda text: parse_count(text) if isinstance(text, str) else text)]
+Bytes = Annotated[int, BeforeValidator(lambda text: parse_bytes(text) if isinstance(text, str) else text)]
+Rate = Annotated[float, BeforeValidator(lambda text: parse_rate(text) if isinstance(text, str) else text)]
+Positive = Annotated[int, Field(ge=1, le=1 << 40)]
+LayerKind = Literal["full", "shared"]
+
+
+class Frozen(BaseModel):
+    """Base of all inputs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+class Provenance(Frozen):
+    """The public source of a catalog fact."""
+
+    kind: Literal["config", "datasheet", "driver", "measured", "prior", "scenario"]
+    ref: str = Field(min_length=1)
+    date: str = ""
+
+
+class Quant(Frozen):
+    """How one kind of tensor is stored: bits an element, and one scale per block of rows x columns."""
+
+    name: str
+    bits: int = Field(ge=1, le=64)
+    scale_bytes: int = Field(0, ge=0, description="bytes of one block's scale")
+    block_rows: Positive = 1
+    block_columns: Positive = 1
+    fixed_bytes: int = Field(0, ge=0, description="bytes per matrix beside elements and block scales")
+    scale_tensors: int = Field(0, ge=0, description="extra tensors per matrix in the checkpoint")
+
+
+BF16 = Quant(name="bf16", bits=16)
+FP32 = Quant(name="fp32", bits=32)
+
+
+class QuantSpan(Frozen):
+    """The format of one module over a run of layers [first, last]."""
+
+    module: str
+    first: int = Field(ge=0)
+    last: int = Field(ge=0)
+    quant: Quant
+
+
+class IndexSharing(Frozen):
+    """The keys of config.json that decide which layers run an indexer, as written; `nulls` names explicit nulls."""
+
+    indexer_types: tuple[LayerKind, ...] | None = None
+    cli_factor: Positive | None = None
+    index_topk_pattern: str | None = Field(None, pattern=r"^[FS]*$", max_length=4096)
+    index_topk_freq: Positive | None = None
+    index_skip_topk_offset: Positive | None = None
+    nulls: tuple[str, ...] = ()
+
+
+class LayerPlan(Frozen):
+    """Full or shared, layer by layer, as one engine version runs the model; draft layers apart."""
+
+    kinds: tuple[LayerKind, ...]
+    draft_layers: int = Field(0, ge=0)
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        """Return the ids of the layers that run their own indexer."""
+        return tuple(layer for layer, kind in enumerate(self.kinds) if kind == "full")
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Return the ids of the layers that reuse the last full layer's top-k."""
+        return tuple(layer for layer, kind in enumerate(self.kinds) if kind == "shared")
+
+
+class Model(Frozen):
+    """What the ledger needs of a model's config.json, in elements and layers."""
+
+    name: str
+    architecture: str
+    hidden: Positive
+    vocabulary: Positive
+    layers: Annotated[int, Field(ge=1, le=4096)]
+    dense_layers: int = Field(ge=0, description="leading layers with a dense MLP")
+    draft_layers: int = Field(ge=0, le=16, description="MTP (nextn) layers in the checkpoint")
+    heads: Positive
+    qk_nope: int = Field(ge=0)
+    qk_rope: int = Field(ge=0)
+    v_head: Positive
+    q_lora: Positive
+    kv_lora: Positive
+    experts: Positive
+    experts_per_token: Positive
+    shared_experts: int = Field(ge=0)
+    dense_intermediate: Positive
+    expert_intermediate: Positive
+    index_heads: Positive
+    index_head_dim: Positive
+    index_topk: Positive
+    index_kpool: Positive = 1
+    max_position: Positive
+    sharing: IndexSharing = IndexSharing()
+    published_sharing: IndexSharing | None = Field(None, description="of the checkpoint, where `sharing` is overridden")
+    index_share_for_mtp: bool = False
+    indexer_rope_interleave: bool = False
+    draft_owns_embedding: bool = Field(False, description="the checkpoint repeats embedding and head in the MTP layer")
+    quantization: tuple[QuantSpan, ...] = ()
+    kv_quant: str | None = Field(None, description="KV format named by a ModelOpt checkpoint")
+    quant_method: str = "none"
+    provenance: Provenance
+
+
+class Hbm(Frozen):
+    """The memory of one GPU."""
+
+    capacity_bytes: Bytes = Field(gt=0, le=1 << 50, description="as the driver reports it, never the marketing figure")
+    peak_bytes_per_s: Rate = Field(gt=0, le=1e15, description="data-sheet bandwidth")
+    marketing: str = ""
+
+
+class Gpu(Frozen):
+    """One GPU model."""
+
+    name: str
+    hbm: Hbm
+    sms: Positive
+    l2_bytes: Bytes = Field(ge=0)
+    compute_capability: tuple[int, int]
+    provenance: dict[str, Provenance] = Field(description="source by field; `hbm.capacity_bytes` at least")
+
+
+class Engine(Frozen):
+    """An inference engine and its version; without a version the newest one read is meant."""
+
+    name: Literal["sglang", "vllm", "tensorrt-llm"]
+    version: str | None = Field(None, max_length=40)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            name, _, version = value.partition("@")
+            return {"name": name.strip().lower().replace("trtllm", "tensorrt-llm"), "version": version.strip() or None}
+        return value
+
+
+class Sharding(Frozen):
+    """How one server is cut over its ranks."""
+
+    tp: Annotated[int, Field(ge=1, le=4096)] = 1
+    ep: Annotated[int, Field(ge=1, le=4096)] = 1
+    pp: Annotated[int, Field(ge=1, le=256)] = 1
+    cp: Annotated[int, Field(ge=1, le=4096)] = 1
+    dcp: Annotated[int, Field(ge=1, le=4096)] = 1
+    dp_attention: Annotated[int, Field(ge=1, le=4096)] = 1
+    layer_split: bool = False
+    pp_partition: tuple[Positive, ...] | None = Field(
+        None, description="layers per stage, where the default is overridden"
+    )
+
+
+class Draft(Frozen):
+    """Speculative decoding by the model's MTP layers."""
+
+    steps: Annotated[int, Field(ge=0, le=64)] = 0
+    topk: Annotated[int, Field(ge=1, le=64)] = 1
+    accepted: Annotated[float, Field(ge=1, le=65)] | None = Field(None, description="mean tokens kept per step")
+
+
+class Load(Frozen):
+    """What the server is asked to hold and run."""
+
+    batch: Annotated[int, Field(ge=1, le=1 << 24)] = Field(1, description="requests running on the whole server")
+    context: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(None, description="cached tokens per request")
+    new_tokens: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(
+        None, description="prompt tokens computed now"
+    )
+
+
+class Limits(Frozen):
+    """The engine's own caps, by meaning."""
+
+    mem_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    context_length: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = None
+    max_running_requests: Annotated[Tokens, Field(ge=1, le=1 << 24)] | None = None
+    max_total_tokens: Annotated[Tokens, Field(ge=1, le=1 << 48)] | None = None
+    chunked_prefill: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = None
+
+
+class Observed(Frozen):
+    """What a running server showed: free memory around weight loading (GiB), bytes left for the pool."""
+
+    free_before: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
+    free_after: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
+    kv_bytes: Annotated[Bytes, Field(ge=0, le=1 << 50)] | None = None
+
+
+class HiSparse(Frozen):
+    """SGLang's host-resident main KV."""
+
+    ratio: Annotated[int, Field(ge=1, le=1024)] = 2
+    device_buffer: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+
+
+class HiCache(Frozen):
+    """SGLang's host tier."""
+
+    ratio: Annotated[float, Field(gt=0, le=1024)] = 2.0
+    size_gb: Annotated[float, Field(gt=0, le=1 << 24)] | None = Field(None, description="decimal GB per rank")
+
+
+FEATURES = (
+    "hicache",
+    "hisparse",
+    "pd-prefill",
+    "pd-decode",
+    "external-linker",
+    "kv-sharding",
+    "deepep",
+    "two-batch-overlap",
+    "fp4-index-k",
+)
+
+
+def _is_table(value: Any) -> str:
+    return "name" if isinstance(value, str) else "table"
+
+
+ModelChoice = Annotated[Annotated[str, Tag("name")] | Annotated[Model, Tag("table")], Discriminator(_is_table)]
+GpuChoice = Annotated[Annotated[str, Tag("name")] | Annotated[Gpu, Tag("table")], Discriminator(_is_table)]
+
+
+class Scenario(Frozen):
+    """One question: a model on a machine, under an engine version and a layout, with a load."""
+
+    schema_version: Literal[1] = Field(1, alias="schema")
+    title: str = ""
+    model: ModelChoice
+    model_overrides: dict[str, JsonValue] = Field({}, description="keys of config.json replaced before every rule")
+    gpu: GpuChoice
+    gpus: Positive | None = None
+    engine: Engine
+    kv_dtype: str = Field("auto", max_length=40)
+    features: tuple[Literal[FEATURES], ...] = ()  # type: ignore[valid-type]
+    sharding: Sharding = Sharding()
+    draft: Draft = Draft()
+    load: Load = Load()
+    limits: Limits = Limits()
+    observed: Observed = Observed()
+    hisparse: HiSparse = HiSparse()
+    hicache: HiCache = HiCache()
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    def has(self, feature: str) -> bool:
+        """Tell whether a feature is switched on."""
+        return feature in self.features
+
+
+UNION_TAGS = re.compile(r"\.(?:name|table)(?=\.|$)")

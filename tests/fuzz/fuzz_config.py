@@ -1,0 +1,140 @@
+"""Feeds bytes and mutated JSON to the config parser; only a Model, bad input or "not modelled" may come back.
+
+Run by hand, where atheris and this project are installed:
+`python tests/fuzz/fuzz_config.py -runs=100000 -max_len=4096 -len_control=0`. Each find becomes a plain test in
+test_config.py or test_catalog.py; pytest neither collects this file nor needs atheris.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import atheris
+
+with atheris.instrument_imports(include=["dsa_ledger"]):
+    from dsa_ledger.catalog import load_gpu, load_model
+    from dsa_ledger.catalog.config import KEYS
+    from dsa_ledger.errors import BadInput, NotModelled
+    from dsa_ledger.schema import Model
+
+FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-config-"))
+TINY: dict[str, Any] = {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "hidden_size": 64,
+    "vocab_size": 100,
+    "num_hidden_layers": 4,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 1,
+    "num_attention_heads": 2,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 32,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 12,
+    "n_routed_experts": 3,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "intermediate_size": 48,
+    "moe_intermediate_size": 20,
+    "index_n_heads": 4,
+    "index_head_dim": 10,
+    "index_topk": 6,
+    "max_position_embeddings": 4096,
+}
+WORDS: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    4,
+    -1,
+    1 << 70,
+    0.5,
+    "",
+    "full",
+    "shared",
+    "FSFS",
+    "fp8",
+    "modelopt",
+    "NVFP4",
+    "FP8",
+    "float",
+    "GlmMoeDsaForCausalLM",
+    "deepseek_v32",
+    "model.layers.1*",
+    "model.layers.2.mlp.experts.?.*",
+    "*[*",
+    "lm_head",
+    ["full", "full", "shared", "shared"],
+    [128, 128],
+]
+INNER = ["quant_method", "weight_block_size", "modules_to_not_convert", "ignore", "quant_algo", "group_size"]
+INNER += ["config_groups", "weights", "num_bits", "type", "kv_cache_scheme", "kv_cache_quant_algo", "quantization"]
+DEEPEST = 4
+
+
+def value(data: atheris.FuzzedDataProvider, depth: int = 0) -> Any:
+    """Return a word of the format, or a list, a table, a number or text of the fuzzer's own."""
+    kind = data.ConsumeIntInRange(0, 9)
+    if kind == 0 and depth < DEEPEST:
+        return [value(data, depth + 1) for _ in range(data.ConsumeIntInRange(0, 4))]
+    if kind <= 2 and depth < DEEPEST:
+        return {data.PickValueInList(INNER): value(data, depth + 1) for _ in range(data.ConsumeIntInRange(0, 5))}
+    if kind == 3:
+        return data.ConsumeUnicode(24)
+    if kind == 4:
+        return data.ConsumeInt(9)
+    return data.PickValueInList(WORDS)
+
+
+def mutated(data: atheris.FuzzedDataProvider) -> dict[str, Any]:
+    """Return the tiny config with some keys replaced or taken away."""
+    config = dict(TINY)
+    for _ in range(data.ConsumeIntInRange(0, 4)):
+        key = data.PickValueInList(list(KEYS))
+        if data.ConsumeBool():
+            config[key] = value(data)
+        else:
+            config.pop(key, None)
+    return config
+
+
+def written(name: str, content: bytes) -> str:
+    """Return the path of a file with this content."""
+    (FOLDER / name).write_bytes(content)
+    return str(FOLDER / name)
+
+
+def one(raw: bytes) -> None:
+    """Try one input; anything but the three outcomes is a find."""
+    data = atheris.FuzzedDataProvider(raw)
+    way = data.ConsumeIntInRange(0, 7)
+    overrides: dict[str, Any] = {}
+    (FOLDER / "hf_quant_config.json").unlink(missing_ok=True)
+    try:
+        if way == 0:
+            load_gpu(written("gpu.toml", data.ConsumeBytes(1 << 12)))
+            return
+        if way == 1:
+            path = written("config.json", data.ConsumeBytes(1 << 12))
+        else:
+            if way == 2:
+                written("hf_quant_config.json", json.dumps(value(data)).encode())
+            if data.ConsumeBool():
+                overrides = {data.PickValueInList([*KEYS, "index_topk_fre", ""]): value(data)}
+            path = written("config.json", json.dumps(mutated(data)).encode())
+        model = load_model(path, overrides)
+        if Model.model_validate_json(model.model_dump_json()) != model:
+            raise AssertionError("the model does not survive JSON")
+    except (BadInput, NotModelled) as refused:
+        if any("\n" in line for line in refused.lines()):
+            raise AssertionError(f"more than one line: {refused.lines()!r}") from refused
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one)
+    atheris.Fuzz()

@@ -1,0 +1,215 @@
+"""The command line as a user meets it: exit codes, what goes where, and every fault in one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from sample_ledger import sample_ledger
+
+import dsa_ledger
+from dsa_ledger import account
+from dsa_ledger.cli import main
+from dsa_ledger.errors import BadInput, Fault, NotModelled
+from dsa_ledger.ledger import Ledger
+
+LEAST = ["--model", "zai-org/GLM-5.2-FP8", "--gpu", "H200", "--tp", "8", "--engine", "sglang@0.5.23"]
+
+
+def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dsa_ledger", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"COLUMNS": "80"} | environment,
+    )
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process; return exit code, standard output and standard error."""
+
+    def run_it(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        return left.value.code, *capsys.readouterr()
+
+    return run_it
+
+
+@pytest.fixture
+def fitting(monkeypatch) -> Ledger:
+    """Let the estimate be the sample ledger, without its shortfall."""
+    ledger = sample_ledger()
+    ledger.shortfalls.clear()
+    monkeypatch.setattr(account, "estimate", lambda scenario: ledger)
+    return ledger
+
+
+def test_version_is_the_packages(run) -> None:
+    said = f"dsa-ledger {dsa_ledger.__version__}\n"
+    assert program("--version").stdout == said
+    assert run("--version") == (0, said, "")
+
+
+def test_help_names_every_command_and_the_exit_codes(run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for word in ("estimate", "explain", "layers", "models", "gpus", "schema", "--install-completion", "3 does not fit"):
+        assert word in out
+
+
+def test_estimate_prints_the_ledger(run, fitting) -> None:
+    code, out, err = run("estimate", *LEAST, "--format", "json")
+    assert (code, err) == (0, "")
+    assert {entry["key"] for entry in json.loads(out)["entries"]} == set(fitting.entries)
+
+
+def test_the_default_format_is_the_table_and_all_shows_every_entry(run, fitting) -> None:
+    code, out, _ = run("estimate", *LEAST)
+    assert code == 0
+    assert out.startswith("zai-org/GLM-5.2-FP8 on H200, sglang@0.5.23: tp 8")
+    assert "memory.correction_bytes" not in out
+    assert "memory.correction_bytes" in run("estimate", *LEAST, "--all")[1]
+
+
+def test_csv_has_no_place_for_warnings_so_they_go_to_standard_error(run, fitting) -> None:
+    code, out, err = run("estimate", *LEAST, "--format", "csv")
+    assert code == 0
+    assert out.startswith("key,value,unit")
+    assert err.startswith("warning: no version given")
+
+
+def test_what_does_not_fit_is_printed_all_the_same_with_exit_3(run, monkeypatch) -> None:
+    monkeypatch.setattr(account, "estimate", lambda scenario: sample_ledger())
+    code, out, err = run("estimate", *LEAST, "--format", "json")
+    assert code == 3
+    assert json.loads(out)["shortfalls"] == sample_ledger().shortfalls
+    assert err == f"does not fit: {sample_ledger().shortfalls[0]}\n"
+    assert run("explain", "pool.budget_bytes", *LEAST)[0] == 3
+
+
+def test_what_is_not_modelled_exits_4_with_nothing_on_standard_output(run, monkeypatch) -> None:
+    def refuse(scenario):
+        raise NotModelled("hisparse", "sglang@0.5.9", "its rules were not read")
+
+    monkeypatch.setattr(account, "estimate", refuse)
+    code, out, err = run("estimate", *LEAST)
+    assert (code, out) == (4, "")
+    assert err == "not modelled: hisparse (sglang@0.5.9): its rules were not read\n"
+
+
+def test_bad_input_exits_2_with_every_fault_and_nothing_on_standard_output() -> None:
+    done = program("estimate", *LEAST[:4], "--engine", "sglang@0.5.23", "--tp", "0", "--batch", "-3", "--context", "G")
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    assert lines[0] == "bad input: sharding.tp (--tp): 0: expected at least 1"
+    assert lines[1] == "bad input: load.batch (--batch): -3: expected at least 1"
+    assert lines[2].startswith("bad input: load.context (--context): 'G'")
+
+
+def test_faults_of_the_account_carry_the_option(run, monkeypatch) -> None:
+    def refuse(scenario):
+        raise BadInput([Fault("gpus", 7, "tp x pp = 8")])
+
+    monkeypatch.setattr(account, "estimate", refuse)
+    assert run("estimate", *LEAST, "--gpus", "7") == (2, "", "bad input: gpus (--gpus): 7: tp x pp = 8\n")
+
+
+def test_an_empty_option_is_a_fault(run) -> None:
+    code, _, err = run("estimate", *LEAST, "--gpus", "")
+    assert code == 2
+    assert err.startswith("bad input: gpus (--gpus): ''")
+
+
+def test_an_unknown_option_or_command_exits_2(run) -> None:
+    for arguments in (["estimate", "--tpp", "8"], ["estimat"], ["explain"]):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch) -> None:
+    def fail(scenario):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(account, "estimate", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["estimate", *LEAST])
+
+
+def test_explain_walks_to_the_sources(run, fitting) -> None:
+    code, out, err = run("explain", "step.index_k_read_bytes", *LEAST)
+    assert (code, err) == (0, "")
+    assert "  = record_bytes * layers * tokens\n  = 132 * 21 * 100,000\n" in out
+    assert "[config] config.json indexer_types (2026-06-16)" in out
+    code, out, _ = run("explain", "step.index_k_read_bytes", *LEAST, "--format", "json")
+    assert json.loads(out)["key"] == "step.index_k_read_bytes"
+
+
+def test_explain_of_an_unknown_key_names_the_nearest(run, fitting) -> None:
+    code, out, err = run("explain", "step.index_read_bytes", *LEAST)
+    assert (code, out) == (2, "")
+    assert err.startswith("bad input: KEY: 'step.index_read_bytes': no such entry")
+    assert "did you mean 'step.index_k_read_bytes'" in err
+
+
+@pytest.mark.parametrize(("command", "name"), [("models", "zai-org/GLM-5.2-FP8"), ("gpus", "H200")])
+def test_the_catalog_is_listed_in_every_format(run, command: str, name: str) -> None:
+    code, out, _ = run(command, "--format", "json")
+    assert code == 0
+    rows = json.loads(out)[command]
+    assert name in [row["name"] for row in rows]
+    for form in ("table", "csv", "md"):
+        code, out, _ = run(command, "--format", form)
+        assert code == 0
+        assert all(row["name"] in out for row in rows)
+        assert form != "table" or max(map(len, out.splitlines())) <= 80
+    assert run(command, "--format", "xml")[0] == 2
+
+
+def test_schema_is_the_json_schema_of_a_scenario(run) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    code, out, _ = run("schema")
+    assert code == 0
+    schema = json.loads(out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    whole = {"schema": 1, "model": "zai-org/GLM-5.2", "gpu": "H200", "engine": {"name": "sglang"}, "sharding": {"tp": 8}}
+    jsonschema.validate(whole, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(whole | {"sharding": {"tp": 0}}, schema)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "dsa_ledger", "schema"], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "among"),
+    [
+        ("dsa-ledger est", "estimate"),
+        ("dsa-ledger estimate --kv", "--kv-dtype"),
+        ("dsa-ledger estimate --model zai-org/GLM-5.2-", "zai-org/GLM-5.2-FP8"),
+        ("dsa-ledger estimate --gpu H2", "H200"),
+        ("dsa-ledger estimate --feature hi", "hicache"),
+        ("dsa-ledger estimate --engine sglang", "sglang@0.5.23"),
+        ("dsa-ledger estimate --format j", "json"),
+        ("dsa-ledger explain pool.t", "pool.tokens"),
+    ],
+)
+def test_completion_offers(words: str, among: str) -> None:
+    done = program(
+        _DSA_LEDGER_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
+    )
+    assert among in done.stdout.split("\n"), done.stderr
