@@ -43,7 +43,8 @@ def numbers_text(entry: Entry, ledger: Ledger) -> str:
     expression = _expression(entry.formula)
     # Inside a call a comma between digits would read as one between arguments.
     separator = "_" if any(isinstance(part, ast.Call) for part in ast.walk(expression)) else ","
-    return ast.unparse(_PutIn({name: _number(value, separator) for name, value in values.items()}).visit(expression))
+    put_in = _PutIn({name: _number(value, separator) for name, value in values.items()})
+    return ast.unparse(put_in.visit(copy.deepcopy(expression)))
 
 
 class _PutIn(ast.NodeTransformer):
@@ -69,26 +70,36 @@ def _number(value: Any, separator: str) -> str:
 
 @functools.cache
 def _text(formula: Callable[..., Any]) -> str:
-    return ast.unparse(_expression(formula))
-
-
-def _expression(formula: Callable[..., Any]) -> ast.expr:
-    """Return a copy of the one return expression of a function at the top of a module (LookupError for any other)."""
-    code = formula.__code__
-    returns = _returns(code.co_filename).get(code.co_name, [])
-    if len(returns) != 1 or returns[0].value is None:
-        raise LookupError(f"{code.co_name} in {code.co_filename} is no function with one return expression")
-    return copy.deepcopy(returns[0].value)
+    """Return the expression as its source spells it; one over several lines is set anew, which takes ten times as long."""
+    found = _expression(formula)
+    if found.lineno != found.end_lineno:
+        return ast.unparse(found)
+    line = _lines(formula.__code__.co_filename)[found.lineno - 1]
+    return line[found.col_offset : found.end_col_offset].decode()
 
 
 @functools.cache
-def _returns(file: str) -> dict[str, list[ast.Return]]:
-    """Return the return statements of every function at the top of a module, nested ones included."""
-    return {
-        statement.name: [part for part in ast.walk(statement) if isinstance(part, ast.Return)]
-        for statement in ast.parse(Path(file).read_bytes()).body
-        if isinstance(statement, ast.FunctionDef)
-    }
+def _expression(formula: Callable[..., Any]) -> ast.expr:
+    """Return the one return expression of a function at the top of a module (LookupError for any other)."""
+    code = formula.__code__
+    function = _functions(code.co_filename).get(code.co_name)
+    returns = [part for part in ast.walk(function) if isinstance(part, ast.Return)] if function else []
+    if len(returns) != 1 or returns[0].value is None:
+        raise LookupError(f"{code.co_name} in {code.co_filename} is no function with one return expression")
+    return returns[0].value
+
+
+@functools.cache
+def _lines(file: str) -> list[bytes]:
+    """Return the lines of a module as bytes: `ast` counts columns in bytes."""
+    return Path(file).read_bytes().splitlines()
+
+
+@functools.cache
+def _functions(file: str) -> dict[str, ast.FunctionDef]:
+    """Return the functions at the top of a module, by name; each module is parsed once."""
+    tree = ast.parse(b"\n".join(_lines(file)))
+    return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
 def reached(ledger: Ledger, key: str) -> list[Entry]:

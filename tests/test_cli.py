@@ -179,7 +179,13 @@ def test_schema_is_the_json_schema_of_a_scenario(run) -> None:
     assert code == 0
     schema = json.loads(out)
     jsonschema.Draft202012Validator.check_schema(schema)
-    whole = {"schema": 1, "model": "zai-org/GLM-5.2", "gpu": "H200", "engine": {"name": "sglang"}, "sharding": {"tp": 8}}
+    whole = {
+        "schema": 1,
+        "model": "zai-org/GLM-5.2",
+        "gpu": "H200",
+        "engine": {"name": "sglang"},
+        "sharding": {"tp": 8},
+    }
     jsonschema.validate(whole, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(whole | {"sharding": {"tp": 0}}, schema)
@@ -209,7 +215,5 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     ],
 )
 def test_completion_offers(words: str, among: str) -> None:
-    done = program(
-        _DSA_LEDGER_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
-    )
+    done = program(_DSA_LEDGER_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1))
     assert among in done.stdout.split("\n"), done.stderr

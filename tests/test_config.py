@@ -423,6 +423,12 @@ def test_a_module_quantised_in_part_is_not_modelled(pattern):
         parse(quantization_config=NVFP4 | {"ignore": [pattern]})
 
 
+def test_a_list_that_would_take_minutes_is_refused():
+    keys: dict[str, Any] = {"num_hidden_layers": 4096, "n_routed_experts": 4096}
+    found = faults(quantization_config=NVFP4 | {"ignore": ["*1*"]}, **keys)
+    assert "1,000,000 trials" in found["model.quantization_config.ignore"]
+
+
 def test_a_list_of_every_expert():
     names = [f"model.layers.2.mlp.experts.{expert}" for expert in range(3)]
     assert spans(parse(quantization_config=NVFP4 | {"ignore": names}))["expert"] == [(1, 1), (3, 4)]

@@ -111,7 +111,7 @@ def test_names_in_columns_after_wide_characters_are_found() -> None:
     ledger = Ledger()
     ledger.given("a", 3, Unit.COUNT, Source("prior", "x", ""))
     ledger.derive("b", Unit.COUNT, after_wide_characters, Source("prior", "x", ""), value="a")
-    assert formula_text(ledger.entries["b"]) == "len('ééé') + value"
+    assert formula_text(ledger.entries["b"]) == 'len("ééé") + value'
     assert numbers_text(ledger.entries["b"], ledger) == "len('ééé') + 3"
 
 

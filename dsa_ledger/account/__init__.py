@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account import sglang_pool, sglang_workspace
+from dsa_ledger.account import sglang_pool, sglang_workspace, vllm_pool
 from dsa_ledger.account.model import post_model
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
@@ -31,7 +31,7 @@ def _sglang(ledger: Ledger, plan: Deployment) -> None:
     sglang_workspace.post_host_and_tables(ledger, plan)
 
 
-POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {"sglang": _sglang}
+POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {"sglang": _sglang, "vllm": vllm_pool.post_pool}
 
 
 def estimate(scenario: Scenario) -> Ledger:

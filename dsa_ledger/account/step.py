@@ -48,6 +48,15 @@ def post_load(ledger: Ledger, plan: Deployment, load: Load) -> None:
         tokens_per_row="pool.tokens_per_row",
     )
     rules = plan.step
+    ledger.fact("step.request_shards", Unit.RANKS, rules.request_shards)
+    ledger.derive(
+        "step.requests",
+        Unit.REQUESTS,
+        pool.requests_of_rank,
+        rules.request_shards.source,
+        batch="load.requests",
+        replicas="step.request_shards",
+    )
     ledger.fact("step.scoring_draft_forwards", Unit.COUNT, rules.scoring_draft_forwards)
     ledger.fact("step.dcp_shards", Unit.RANKS, rules.dcp_scoring_shards)
     ledger.given("step.verify_flattens", int(rules.verify_flattens.value), Unit.COUNT, rules.verify_flattens.source)
@@ -135,7 +144,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         scoring_forwards="step.scoring_draft_forwards",
         extend_flattens="step.extend_flattens",
     )
-    read = {"record_bytes": "record.index_k_bytes", "tokens": "step.tokens", "requests": "load.requests"}
+    read = {"record_bytes": "record.index_k_bytes", "tokens": "step.tokens", "requests": "step.requests"}
     scope.derive(
         "step.index_k_read_bytes",
         Unit.BYTES_PER_STEP,
@@ -167,7 +176,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         Unit.BYTES_PER_STEP,
         step.page_table_read_bytes,
         kernel,
-        requests="load.requests",
+        requests="step.requests",
         tokens="step.tokens",
         page_tokens="engine.page_tokens",
         passes="step.index_k_passes",
@@ -188,7 +197,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         record_bytes="record.index_k_bytes",
         layers="step.scored_layers",
         rows="draft.rows",
-        requests="load.requests",
+        requests="step.requests",
     )
     scope.derive(
         "step.index_q_bytes",
@@ -196,7 +205,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         step.index_query_traffic_bytes,
         kernel,
         "written once and read once",
-        requests="load.requests",
+        requests="step.requests",
         rows="draft.rows",
         index_heads="config.index_heads",
         index_head_dim="config.index_head_dim",
@@ -212,7 +221,7 @@ def _post_logits(scope: Scope, plan: Deployment) -> None:
             Unit.BYTES_PER_STEP,
             step.logits_traffic_bytes,
             source,
-            requests="load.requests",
+            requests="step.requests",
             rows="draft.rows",
             tokens="step.tokens",
             layers="step.scored_layers",
@@ -231,7 +240,7 @@ def _post_main_kv(scope: Scope, plan: Deployment) -> None:
         context_tokens="load.context_tokens",
         index_topk="config.index_topk",
         rows="draft.rows",
-        requests="load.requests",
+        requests="step.requests",
     )
     scope.derive(
         "step.main_kv_write_bytes",
@@ -241,7 +250,7 @@ def _post_main_kv(scope: Scope, plan: Deployment) -> None:
         record_bytes="record.main_kv_bytes",
         layers="model.layers",
         rows="draft.rows",
-        requests="load.requests",
+        requests="step.requests",
     )
 
 

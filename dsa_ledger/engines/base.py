@@ -53,6 +53,7 @@ class StepRules(NamedTuple):
     verify_flattens: Fact[bool]
     extend_flattens: Fact[bool]
     dcp_scoring_shards: Fact[int]
+    request_shards: Fact[int]
 
 
 class PrefillRules(NamedTuple):

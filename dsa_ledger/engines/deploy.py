@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.catalog import load_gpu, load_model
-from dsa_ledger.engines import sglang, sglang_checks
+from dsa_ledger.engines import sglang, sglang_checks, vllm, vllm_checks
 from dsa_ledger.engines.base import Deployment, stage_list
 from dsa_ledger.engines.layers import layers_of
 from dsa_ledger.engines.releases import resolve
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from dsa_ledger.schema import Gpu, Model, Scenario
 
 # Each engine's module answers: check, record_layout, index_k_bits, stage_cuts, weight_layout, step_rules, prefill_rules, replicas.
-ENGINES: dict[str, Any] = {"sglang": sglang}
-CHECKS: dict[str, Callable[[Scenario, Model, Gpu, Release], None]] = {"sglang": sglang_checks.check}
+ENGINES: dict[str, Any] = {"sglang": sglang, "vllm": vllm}
+CHECKS: dict[str, Callable[[Scenario, Model, Gpu, Release], None]] = {
+    "sglang": sglang_checks.check,
+    "vllm": vllm_checks.check,
+}
 
 
 def deploy(scenario: Scenario) -> Deployment:

@@ -186,6 +186,7 @@ def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> 
         dcp_scoring_shards=Fact(
             1, engine_source(release, "index-K is replicated over DCP: each rank scores all tokens")
         ),
+        request_shards=Fact(1, engine_source(release, "every rank of an attention group decodes all its requests")),
     )
 
 

@@ -167,3 +167,13 @@ def sharding_scratch_bytes(
         * (8 * round_up(context_length, ranks * page_tokens) + round_up(chunk_tokens, page_tokens) + page_tokens)
         * (main_kv_record_bytes + index_k_record_bytes)
     )
+
+
+def concurrency(*, block_count: Any, needed_blocks: Any) -> Any:
+    """Return longest requests that the blocks hold, as logged [share]. Source: vllm v1/core/kv_cache_utils.py."""
+    return quotient(block_count, needed_blocks)
+
+
+def blocks_bytes(*, block_count: Any, page_tokens: Any, cell_bytes: Any) -> Any:
+    """Return allocated bytes of so many blocks, null block included [B]. Source: vllm v1/core/kv_cache_planning.py."""
+    return block_count * page_tokens * cell_bytes

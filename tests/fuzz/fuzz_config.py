@@ -72,6 +72,9 @@ WORDS: list[Any] = [
     ["full", "full", "shared", "shared"],
     [128, 128],
 ]
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "kv_cache_quant_algo": "FP8"}
+PARTS = ["model", "layers", "1", "3", "*", "?", "[01]", "[!1]", "self_attn", "o_proj", "indexer", "mlp", "experts"]
 INNER = ["quant_method", "weight_block_size", "modules_to_not_convert", "ignore", "quant_algo", "group_size"]
 INNER += ["config_groups", "weights", "num_bits", "type", "kv_cache_scheme", "kv_cache_quant_algo", "quantization"]
 DEEPEST = 4
@@ -91,10 +94,26 @@ def value(data: atheris.FuzzedDataProvider, depth: int = 0) -> Any:
     return data.PickValueInList(WORDS)
 
 
+def patterns(data: atheris.FuzzedDataProvider) -> list[str]:
+    """Return exclusions made of the parts of module names, and now and then of anything."""
+    found = []
+    for _ in range(data.ConsumeIntInRange(0, 6)):
+        parts = [data.PickValueInList(PARTS) for _ in range(data.ConsumeIntInRange(1, 6))]
+        found.append(data.PickValueInList([".", ""]).join(parts) if data.ConsumeBool() else data.ConsumeUnicode(24))
+    return found
+
+
 def mutated(data: atheris.FuzzedDataProvider) -> dict[str, Any]:
     """Return the tiny config with some keys replaced or taken away."""
     config = dict(TINY)
-    for _ in range(data.ConsumeIntInRange(0, 4)):
+    if data.ConsumeBool():
+        table: dict[str, Any] = dict(data.PickValueInList([FP8, NVFP4]))
+        if data.ConsumeBool():
+            table[data.PickValueInList(["ignore", "modules_to_not_convert"])] = patterns(data)
+        if data.ConsumeIntInRange(0, 3) == 0:
+            table[data.PickValueInList(INNER)] = value(data)
+        config["quantization_config"] = table
+    for _ in range(data.ConsumeIntInRange(0, 4) // 2):
         key = data.PickValueInList(list(KEYS))
         if data.ConsumeBool():
             config[key] = value(data)
@@ -124,7 +143,7 @@ def one(raw: bytes) -> None:
         else:
             if way == 2:
                 written("hf_quant_config.json", json.dumps(value(data)).encode())
-            if data.ConsumeBool():
+            if data.ConsumeIntInRange(0, 3) == 0:
                 overrides = {data.PickValueInList([*KEYS, "index_topk_fre", ""]): value(data)}
             path = written("config.json", json.dumps(mutated(data)).encode())
         model = load_model(path, overrides)

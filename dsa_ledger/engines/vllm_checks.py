@@ -1,0 +1,171 @@
+"""What vLLM refuses at start-up, named by its own rule and version: every fault at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsa_ledger.engines.layers import layers_of
+from dsa_ledger.engines.rules import since
+from dsa_ledger.engines.vllm import BLACKWELL, CONSUMER, HOPPER, KV_DTYPES, resolved_dtype
+from dsa_ledger.errors import Faults, NotModelled, nearest
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.releases import Release
+    from dsa_ledger.schema import Gpu, Model, Scenario
+
+SGLANG_ONLY = ("hicache", "external-linker", "kv-sharding", "two-batch-overlap")
+UNREAD = {
+    "hisparse": "its host-resident main KV is experimental",
+    "deepep": "its effect on shared experts was not read",
+}
+
+
+def check(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
+    """Raise BadInput with all faults, or NotModelled for a feature whose rules were not read."""
+    faults = Faults()
+    for name, reason in UNREAD.items():
+        if scenario.has(name):
+            raise NotModelled(name, release.label, reason)
+    if model.index_kpool > 1 or model.index_head_dim != 128:  # noqa: PLR2004 - the engine's own record
+        raise NotModelled("index-K record", model.name, "only one 128-wide key a token is worked out")
+    for name in SGLANG_ONLY:
+        faults.require(not scenario.has(name), "features", name, f"off: {release.label} has no such feature")
+    faults.require(
+        not scenario.has("fp4-index-k"), "features", "fp4-index-k", f"off: {release.label} has it for DeepSeek-V4 only"
+    )
+    _check_numbers(faults, scenario, model, release)
+    _check_dtype(faults, scenario, model, gpu, release)
+    _check_override(faults, model, release)
+    faults.stop_if_any()
+
+
+def _check_numbers(faults: Faults, scenario: Scenario, model: Model, release: Release) -> None:
+    sharding, draft, label = scenario.sharding, scenario.draft, release.label
+    faults.require(
+        model.heads % sharding.tp == 0,
+        "sharding.tp",
+        sharding.tp,
+        f"a divisor of the {model.heads} heads of {model.name}",
+    )
+    everyone = sharding.tp * sharding.dp_attention * sharding.cp
+    faults.require(
+        sharding.ep in (1, everyone),
+        "sharding.ep",
+        sharding.ep,
+        f"1 or {everyone}: vLLM's expert parallel spans tp x data parallel x PCP",
+    )
+    faults.require(
+        model.experts % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of the {model.experts} experts"
+    )
+    slices = 1 if sharding.ep > 1 else everyone
+    block = max((span.quant.block_rows for span in model.quantization if span.module == "expert"), default=1)
+    faults.require(
+        model.expert_intermediate % (slices * block) == 0,
+        "sharding.tp",
+        sharding.tp,
+        f"experts of {model.expert_intermediate} cut in {slices} must leave whole blocks of {block}; use --ep {everyone}",
+    )
+    faults.require(
+        sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"
+    )
+    cuts = sharding.pp_partition
+    faults.require(
+        cuts is None or (len(cuts) == sharding.pp and sum(cuts) == model.layers),
+        "sharding.pp_partition",
+        cuts,
+        f"{sharding.pp} numbers that add up to the {model.layers} layers of {model.name}",
+    )
+    faults.require(not sharding.layer_split, "sharding.layer_split", True, f"false: {label} has no layer split")
+    faults.require(
+        scenario.limits.max_total_tokens is None,
+        "limits.max_total_tokens",
+        scenario.limits.max_total_tokens,
+        "none: vLLM has no such cap; --kv-bytes sets the pool",
+    )
+    if draft.steps:
+        faults.require(draft.topk == 1, "draft.topk", draft.topk, f"1: {label} drafts a chain with MTP")
+        faults.require(model.draft_layers > 0, "draft.steps", draft.steps, f"0: {model.name} has no MTP layer")
+    if sharding.cp > 1:
+        faults.require(
+            since(release, "0.26.0"), "sharding.cp", sharding.cp, f"1: no DSA backend of {label} takes PCP (0.26 on)"
+        )
+        faults.require(
+            sharding.dcp in (1, sharding.cp, sharding.tp * sharding.cp),
+            "sharding.dcp",
+            sharding.dcp,
+            f"1, {sharding.cp} or {sharding.tp * sharding.cp} with cp = {sharding.cp} ({label})",
+        )
+    elif sharding.dcp > 1:
+        faults.require(
+            sharding.tp % sharding.dcp == 0, "sharding.dcp", sharding.dcp, f"a divisor of tp = {sharding.tp}"
+        )
+
+
+def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
+    label, major, dcp = release.label, gpu.compute_capability[0], scenario.sharding.dcp
+    asked = scenario.kv_dtype.lower()
+    if asked not in KV_DTYPES:
+        faults.add("kv_dtype", scenario.kv_dtype, f"a KV dtype of vLLM's sparse MLA; {nearest(asked, KV_DTYPES)}")
+        return
+    dtype = resolved_dtype(scenario, model, gpu, release).value
+    if major not in (HOPPER, BLACKWELL, CONSUMER):
+        faults.add("gpu", gpu.name, f"SM90, SM10x or SM120: {label} has no sparse MLA backend for SM{major}x")
+        return
+    if dtype == "nvfp4_ds_mla":
+        faults.require(
+            since(release, "0.30.0") and major == BLACKWELL,
+            "kv_dtype",
+            scenario.kv_dtype,
+            f"not on {gpu.name} with {label}: nvfp4_ds_mla is SM100 only, from 0.30",
+        )
+    if major == CONSUMER:
+        faults.require(
+            since(release, "0.24.0"), "gpu", gpu.name, f"SM90 or SM10x: {label} refuses DSA on SM120 (0.24 on)"
+        )
+        glm = model.architecture.startswith("GlmMoeDsa")
+        faults.require(
+            not (dtype == "bfloat16" and glm), "kv_dtype", scenario.kv_dtype, f"fp8 on SM120 for GLM ({label})"
+        )
+        faults.require(dcp == 1, "sharding.dcp", dcp, f"1 on SM120 ({label})")
+    if major == HOPPER and dtype == "fp8_e4m3":
+        faults.require(
+            since(release, "0.30.0"),
+            "kv_dtype",
+            scenario.kv_dtype,
+            f"fp8 or bfloat16 on {gpu.name}: {label} has no backend for fp8_e4m3 on Hopper (0.30 on)",
+        )
+    if dcp > 1 and major != CONSUMER:
+        _check_dcp(faults, scenario, model, release, hopper=major == HOPPER, dtype=dtype)
+
+
+def _check_dcp(faults: Faults, scenario: Scenario, model: Model, release: Release, *, hopper: bool, dtype: str) -> None:
+    dcp, label = scenario.sharding.dcp, release.label
+    first = "0.29.0" if hopper else "0.25.0"
+    faults.require(since(release, first), "sharding.dcp", dcp, f"1: {label} has no DCP for DSA here ({first} on)")
+    if not hopper:
+        return
+    faults.require(dtype in ("fp8", "fp8_ds_mla"), "kv_dtype", scenario.kv_dtype, f"fp8 with DCP on Hopper ({label})")
+    local = model.heads // scenario.sharding.tp
+    gathered = local * dcp
+    pads_alike = (local <= 64) == (gathered <= 64) and gathered <= 128  # noqa: PLR2004 - FlashMLA pads heads to 64 or 128
+    faults.require(
+        local < 32 and pads_alike,  # noqa: PLR2004 - FlashMLA's mixed path
+        "sharding.dcp",
+        dcp,
+        f"local heads ({local}) under 32 and padded like the {gathered} gathered ones: FlashMLA's rule ({label})",
+    )
+
+
+def _check_override(faults: Faults, model: Model, release: Release) -> None:
+    """Refuse an IndexCache override that the CUDA class of 0.29 on cannot load."""
+    if model.published_sharing is None or not since(release, "0.29.0"):
+        return
+    built = set(layers_of(model, release).built)
+    published = model.model_copy(update={"sharing": model.published_sharing, "published_sharing": None})
+    orphaned = [layer for layer in layers_of(published, release).built if layer not in built]
+    faults.require(
+        not orphaned,
+        "model.index_topk_pattern" if model.sharing.index_topk_pattern else "model.index_topk_freq",
+        model.sharing.index_topk_pattern or model.sharing.index_topk_freq,
+        f"no override: {release.label} raises KeyError on the checkpoint's indexer weights of layer {orphaned[:1]}",
+    )
