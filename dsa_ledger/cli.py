@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from dsa_ledger.errors import BadInput, NotModelled
-from dsa_ledger.options import Asked, check_format, scenario_options
+from dsa_ledger.options import (
+    LAYER_OPTIONS,
+    OPTIONS,
+    Asked,
+    check_format,
+    complete_model,
+    mentioned,
+    scenario_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,6 +75,19 @@ def explain(*, key: Key, asked: Asked) -> None:
     _leave(asked, ledger)
 
 
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Catalog name, or a local config.json.", autocompletion=complete_model)
+]
+
+
+def layers(*, name: ModelName, asked: Asked) -> None:
+    """Show full and shared layers per engine and version, and where they disagree."""
+    from dsa_ledger.layer_question import layer_question
+    from dsa_ledger.render.layers import layers_text
+
+    _print(layers_text(*layer_question(asked, name), asked.format))
+
+
 Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
 
 
@@ -94,26 +115,31 @@ def schema() -> None:
 
 
 ABOUT_A_SCENARIO = (estimate, explain)
-OTHERS = (models, gpus, schema)
+OTHERS = (layers, models, gpus, schema)
 
 
-def application(wanted: str | None = None) -> typer.Typer:
-    """Return the command line with all its commands, or with the one wanted.
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the command line: whole, or only what a command that the arguments start with needs.
 
     typer converts every option of every command before it runs one, 2 ms for each command about a scenario.
     """
+    commands = {command.__name__: command for command in (*ABOUT_A_SCENARIO, *OTHERS)}
+    wanted = arguments[0] if arguments and arguments[0] in commands else None
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
+        add_completion=wanted is None,
         help="Memory and bandwidth ledger of LLM servers with DeepSeek sparse attention.",
         epilog="Exit codes: 0 done, 2 bad input, 3 does not fit, 4 not modelled.",
     )
     app.callback()(_root)
-    commands = {command.__name__: command for command in (*ABOUT_A_SCENARIO, *OTHERS)}
-    for name, command in commands.items():
-        if wanted not in commands or wanted == name:
-            app.command()(scenario_options(command) if command in ABOUT_A_SCENARIO else command)
+    for command in commands.values() if wanted is None else (commands[wanted],):
+        if command in ABOUT_A_SCENARIO:
+            command = scenario_options(command, OPTIONS if wanted is None else mentioned(arguments))  # noqa: PLW2901
+        elif command is layers:
+            command = scenario_options(command, LAYER_OPTIONS, takes_file=False)  # noqa: PLW2901
+        app.command()(command)
     return app
 
 
@@ -123,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        application(given[0] if given else None)(given, prog_name=PROGRAM)
+        application(given)(given, prog_name=PROGRAM)
     except BadInput as bad:
         _complain("bad input: ", bad.lines())
         sys.exit(bad.exit_code)

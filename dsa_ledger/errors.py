@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+LONGEST_VALUE = 80
+
+
 class Fault(NamedTuple):
     """One thing wrong with the input: where it stands, what was found, what was expected."""
 
@@ -22,8 +25,8 @@ class Fault(NamedTuple):
     def __str__(self) -> str:
         """Return the fault as one line, the value cut so that a huge one stays readable."""
         shown = repr(self.value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
+        if len(shown) > LONGEST_VALUE:
+            shown = shown[: LONGEST_VALUE - 3] + "..."
         return f"{self.path}: {shown}: {self.expected}"
 
 

@@ -70,7 +70,7 @@ def _number(value: Any, separator: str) -> str:
 
 @functools.cache
 def _text(formula: Callable[..., Any]) -> str:
-    """Return the expression as its source spells it; one over several lines is set anew, which takes ten times as long."""
+    """Return the expression as its source spells it; one over several lines is set anew, which takes far longer."""
     found = _expression(formula)
     if found.lineno != found.end_lineno:
         return ast.unparse(found)

@@ -1,7 +1,7 @@
 """The ledger: immutable entries that know their formula, their inputs and their source.
 
-The ledger is the computation graph itself: `derive` calls a formula with the values of named entries and keeps the names,
-so `explain` can walk from any figure down to its givens, and nothing printed can differ from what was computed.
+The ledger is the computation graph itself: `derive` calls a formula with the values of named entries and keeps the
+names, so `explain` can walk from any figure down to its givens, and nothing printed can differ from what was computed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Fact(Generic[T]):
 class Entry:
     """One figure of the ledger, in base units.
 
-    `inputs` maps the formula's parameter names to the keys they were taken from; a given has neither formula nor inputs.
+    `inputs` maps the formula's parameter names to the keys they were taken from; a given has no formula and no inputs.
     """
 
     key: str

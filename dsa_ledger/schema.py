@@ -194,7 +194,12 @@ class Limits(Frozen):
     context_length: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = None
     max_running_requests: Annotated[Tokens, Field(ge=1, le=1 << 24)] | None = None
     max_total_tokens: Annotated[Tokens, Field(ge=1, le=1 << 48)] | None = None
-    chunked_prefill: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = None
+    chunked_prefill: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(
+        None, description="chunked_prefill_size, max_num_batched_tokens or max_num_tokens"
+    )
+    graph_requests: Annotated[Tokens, Field(ge=1, le=1 << 24)] | None = Field(
+        None, description="SGLang's largest captured decode batch (cuda_graph_max_bs)"
+    )
 
 
 class Observed(Frozen):
@@ -203,6 +208,13 @@ class Observed(Frozen):
     free_before: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
     free_after: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
     kv_bytes: Annotated[Bytes, Field(ge=0, le=1 << 50)] | None = None
+
+
+class Backends(Frozen):
+    """SGLang's sparse attention backends, where the user names them: they decide the record's layout."""
+
+    prefill: str | None = Field(None, max_length=40)
+    decode: str | None = Field(None, max_length=40)
 
 
 class HiSparse(Frozen):
@@ -257,6 +269,7 @@ class Scenario(Frozen):
     load: Load = Load()
     limits: Limits = Limits()
     observed: Observed = Observed()
+    backends: Backends = Backends()
     hisparse: HiSparse = HiSparse()
     hicache: HiCache = HiCache()
 

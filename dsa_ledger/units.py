@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from enum import Enum
+from enum import StrEnum
 
 DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
@@ -19,7 +19,7 @@ SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs":
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?)\s*([A-Za-zµ/]*)\s*")
 
 
-class Unit(str, Enum):
+class Unit(StrEnum):
     """What a number counts; display is a function of this alone."""
 
     BYTES = "B"
@@ -43,6 +43,7 @@ class Unit(str, Enum):
     TOKENS_PER_S = "tokens/s"
 
 
+LONGEST_TEXT = 64
 IN_BYTES = frozenset(
     {Unit.BYTES, Unit.BYTES_PER_TOKEN, Unit.BYTES_PER_TOKEN_PER_LAYER, Unit.BYTES_PER_STEP, Unit.BYTES_PER_REQUEST}
 )
@@ -54,8 +55,8 @@ class UnitError(ValueError):
 
 def _split(text: str, what: str) -> tuple[Decimal, str]:
     found = _NUMBER.fullmatch(text)
-    if not found or len(text) > 64:
-        raise UnitError(f"{text[:64]!r} is no {what}; write for example {_EXAMPLES[what]}")
+    if not found or len(text) > LONGEST_TEXT:
+        raise UnitError(f"{text[:LONGEST_TEXT]!r} is no {what}; write for example {_EXAMPLES[what]}")
     return Decimal(found[1].replace("_", "").replace(",", "")), found[2]
 
 
@@ -90,7 +91,8 @@ def _ambiguous(text: str, number: Decimal, suffix: str) -> str:
         return ""
     letter = suffix.upper()
     decimal, binary = int(number * PREFIXES[suffix]), int(number * BINARY[letter + "i"])
-    return f"{text!r} has two readings: {number} {letter}B = {decimal:,} B or {number} {letter}iB = {binary:,} B; write one"
+    readings = f"{number} {letter}B = {decimal:,} B or {number} {letter}iB = {binary:,} B"
+    return f"{text!r} has two readings: {readings}; write one"
 
 
 def parse_rate(text: str | float) -> float:
@@ -139,7 +141,7 @@ def show(value: float, unit: Unit) -> str:
 
 
 def brief(value: float, unit: Unit) -> str:
-    """Return short text for people: sizes in KiB..PiB, rates and flop in k..E, at most four digits, never a lost unit."""
+    """Return short text for people: sizes in KiB..PiB, rates and flop in k..E, two digits behind the point."""
     if unit in IN_BYTES:
         scaled, prefix = _scaled(value, BINARY, 10_000)
         return f"{scaled} {prefix}{unit.value}" if prefix else f"{value:,.0f} {unit.value}"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from sample_ledger import sample_ledger
@@ -14,7 +15,9 @@ import dsa_ledger
 from dsa_ledger import account
 from dsa_ledger.cli import main
 from dsa_ledger.errors import BadInput, Fault, NotModelled
-from dsa_ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from dsa_ledger.ledger import Ledger
 
 LEAST = ["--model", "zai-org/GLM-5.2-FP8", "--gpu", "H200", "--tp", "8", "--engine", "sglang@0.5.23"]
 
@@ -46,7 +49,7 @@ def fitting(monkeypatch) -> Ledger:
     """Let the estimate be the sample ledger, without its shortfall."""
     ledger = sample_ledger()
     ledger.shortfalls.clear()
-    monkeypatch.setattr(account, "estimate", lambda scenario: ledger)
+    monkeypatch.setattr(account, "estimate", lambda _: ledger)
     return ledger
 
 
@@ -69,7 +72,8 @@ def test_estimate_prints_the_ledger(run, fitting) -> None:
     assert {entry["key"] for entry in json.loads(out)["entries"]} == set(fitting.entries)
 
 
-def test_the_default_format_is_the_table_and_all_shows_every_entry(run, fitting) -> None:
+@pytest.mark.usefixtures("fitting")
+def test_the_default_format_is_the_table_and_all_shows_every_entry(run) -> None:
     code, out, _ = run("estimate", *LEAST)
     assert code == 0
     assert out.startswith("zai-org/GLM-5.2-FP8 on H200, sglang@0.5.23: tp 8")
@@ -77,7 +81,8 @@ def test_the_default_format_is_the_table_and_all_shows_every_entry(run, fitting)
     assert "memory.correction_bytes" in run("estimate", *LEAST, "--all")[1]
 
 
-def test_csv_has_no_place_for_warnings_so_they_go_to_standard_error(run, fitting) -> None:
+@pytest.mark.usefixtures("fitting")
+def test_csv_has_no_place_for_warnings_so_they_go_to_standard_error(run) -> None:
     code, out, err = run("estimate", *LEAST, "--format", "csv")
     assert code == 0
     assert out.startswith("key,value,unit")
@@ -85,7 +90,7 @@ def test_csv_has_no_place_for_warnings_so_they_go_to_standard_error(run, fitting
 
 
 def test_what_does_not_fit_is_printed_all_the_same_with_exit_3(run, monkeypatch) -> None:
-    monkeypatch.setattr(account, "estimate", lambda scenario: sample_ledger())
+    monkeypatch.setattr(account, "estimate", lambda _: sample_ledger())
     code, out, err = run("estimate", *LEAST, "--format", "json")
     assert code == 3
     assert json.loads(out)["shortfalls"] == sample_ledger().shortfalls
@@ -94,7 +99,7 @@ def test_what_does_not_fit_is_printed_all_the_same_with_exit_3(run, monkeypatch)
 
 
 def test_what_is_not_modelled_exits_4_with_nothing_on_standard_output(run, monkeypatch) -> None:
-    def refuse(scenario):
+    def refuse(_: object) -> NoReturn:
         raise NotModelled("hisparse", "sglang@0.5.9", "its rules were not read")
 
     monkeypatch.setattr(account, "estimate", refuse)
@@ -114,7 +119,7 @@ def test_bad_input_exits_2_with_every_fault_and_nothing_on_standard_output() -> 
 
 
 def test_faults_of_the_account_carry_the_option(run, monkeypatch) -> None:
-    def refuse(scenario):
+    def refuse(_: object) -> NoReturn:
         raise BadInput([Fault("gpus", 7, "tp x pp = 8")])
 
     monkeypatch.setattr(account, "estimate", refuse)
@@ -135,7 +140,7 @@ def test_an_unknown_option_or_command_exits_2(run) -> None:
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch) -> None:
-    def fail(scenario):
+    def fail(_: object) -> NoReturn:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(account, "estimate", fail)
@@ -143,7 +148,8 @@ def test_a_bug_keeps_its_traceback(monkeypatch) -> None:
         main(["estimate", *LEAST])
 
 
-def test_explain_walks_to_the_sources(run, fitting) -> None:
+@pytest.mark.usefixtures("fitting")
+def test_explain_walks_to_the_sources(run) -> None:
     code, out, err = run("explain", "step.index_k_read_bytes", *LEAST)
     assert (code, err) == (0, "")
     assert "  = record_bytes * layers * tokens\n  = 132 * 21 * 100,000\n" in out
@@ -152,7 +158,8 @@ def test_explain_walks_to_the_sources(run, fitting) -> None:
     assert json.loads(out)["key"] == "step.index_k_read_bytes"
 
 
-def test_explain_of_an_unknown_key_names_the_nearest(run, fitting) -> None:
+@pytest.mark.usefixtures("fitting")
+def test_explain_of_an_unknown_key_names_the_nearest(run) -> None:
     code, out, err = run("explain", "step.index_read_bytes", *LEAST)
     assert (code, out) == (2, "")
     assert err.startswith("bad input: KEY: 'step.index_read_bytes': no such entry")
@@ -171,6 +178,50 @@ def test_the_catalog_is_listed_in_every_format(run, command: str, name: str) -> 
         assert all(row["name"] in out for row in rows)
         assert form != "table" or max(map(len, out.splitlines())) <= 80
     assert run(command, "--format", "xml")[0] == 2
+
+
+def test_layers_show_every_release_with_its_rule(run) -> None:
+    code, out, err = run("layers", "zai-org/GLM-5.2-FP8", "--format", "json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    rows = {(row["engine"], row["from"]): row for row in answer["layers"]}
+    newest = rows["sglang", "0.5.20"]
+    assert (newest["to"], newest["decided_by"]) == ("0.5.23", "indexer_types")
+    # config.json of GLM-5.2: layers 0 to 2, then every fourth.
+    assert newest["full"] == newest["index_k"] == [0, 1, *range(2, 78, 4)]
+    assert rows["sglang", "0.5.9"]["full"] == list(range(78))
+
+
+def test_layers_as_a_table_fit_80_columns_and_show_the_stages(run) -> None:
+    code, out, _ = run("layers", "zai-org/GLM-5.2-FP8", "--engine", "sglang@0.5.23", "--pp", "2")
+    assert code == 0
+    assert "     0  FFFsssFsss FsssFsssFs" in out
+    assert "  stage 0: layers 0 to 38, 12 full, 12 with index-K\n" in out
+    assert "  stage 1: layers 39 to 77, 9 full, 9 with index-K\n" in out
+    for command in (["zai-org/GLM-5.2"], ["deepseek-ai/DeepSeek-V3.2", "--pp", "4"]):
+        assert max(map(len, run("layers", *command)[1].splitlines())) <= 80
+
+
+def test_layers_take_keys_of_the_config(run) -> None:
+    code, out, _ = run(
+        "layers", "zai-org/GLM-5.1", "--set", "model.index_topk_freq=2", "--engine", "sglang@0.5.14", "--format", "json"
+    )
+    assert code == 0
+    # max(layer - 2 + 1, 0) % 2 == 0, by hand
+    assert json.loads(out)["layers"][0]["full"] == [0, *range(1, 78, 2)]
+
+
+def test_faults_of_layers_come_at_once(run) -> None:
+    code, out, err = run("layers", "GLM-9", "--engine", "sg", "--pp", "0", "--format", "x")
+    assert (code, out) == (2, "")
+    assert [line.partition(": '")[0] for line in err.splitlines() if "--pp" not in line] == [
+        "bad input: --format",
+        "bad input: engine.name (--engine)",
+        "bad input: model (MODEL)",
+    ]
+    assert "sharding.pp (--pp): 0: expected at least 1" in err
+    assert run("layers", "zai-org/GLM-5.2", "--set", "sharding.tp=3")[0] == 2
+    assert "at most 78" in run("layers", "zai-org/GLM-5.2", "--pp", "79")[2]
 
 
 def test_schema_is_the_json_schema_of_a_scenario(run) -> None:

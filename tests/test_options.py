@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 
 import pytest
@@ -20,7 +21,8 @@ LEAST = {"--model": "zai-org/GLM-5.2-FP8", "--gpu": "H200", "--engine": "sglang@
 
 def asked(*sets: str, file: str | None = None, form: str = "json", **options: object) -> Asked:
     given_options = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    values = {BY_NAME[name]: value for name, value in ((LEAST if file is None else {}) | given_options).items() if value}
+    together = (LEAST if file is None else {}) | given_options
+    values = {BY_NAME[name]: value for name, value in together.items() if value}
     return Asked(file, values, list(sets), form)
 
 
@@ -135,10 +137,8 @@ def test_hostile_values_of_set_are_faults(value: str) -> None:
 @given(st.text(max_size=60))
 def test_any_text_after_set_is_read_or_refused(text: str) -> None:
     """Rule: whatever follows --set, the answer is a scenario or faults, never another exception."""
-    try:
-        scenario_of(asked(text))
-    except BadInput as bad:
-        assert bad.lines()
+    with contextlib.suppress(BadInput):
+        assert isinstance(scenario_of(asked(text)), Scenario)
 
 
 FILE = """
@@ -187,8 +187,10 @@ def test_a_fault_of_the_file_names_the_file(tmp_path) -> None:
     assert caught.value.lines() == [
         f"gpu (in {path}): absent: expected a value",
         f"sharding.tp (in {path}): 0: expected at least 1",
-        f"sharding.tq (in {path}): 1: unknown field; did you mean 'tp'? known: tp, cp, dcp, dp_attention, ep, "
-        "layer_split, pp, pp_partition",
+        (
+            f"sharding.tq (in {path}): 1: unknown field; did you mean 'tp'? known: tp, cp, dcp, dp_attention, ep, "
+            "layer_split, pp, pp_partition"
+        ),
         "load.batch (--batch): 0: expected at least 1",
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account import sglang_pool, sglang_workspace, vllm_pool
+from dsa_ledger.account import sglang_pool, sglang_workspace, trtllm_pool, vllm_pool
 from dsa_ledger.account.model import post_model
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
@@ -20,7 +20,7 @@ from dsa_ledger.schema import Load, Scenario
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.engines.base import Build, Deployment
 
 __all__ = ["estimate"]
 
@@ -31,7 +31,11 @@ def _sglang(ledger: Ledger, plan: Deployment) -> None:
     sglang_workspace.post_host_and_tables(ledger, plan)
 
 
-POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {"sglang": _sglang, "vllm": vllm_pool.post_pool}
+POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {
+    "sglang": _sglang,
+    "vllm": vllm_pool.post_pool,
+    "tensorrt-llm": trtllm_pool.post_pool,
+}
 
 
 def estimate(scenario: Scenario) -> Ledger:
@@ -55,19 +59,26 @@ def estimate(scenario: Scenario) -> Ledger:
 def _deployment(scenario_text: str) -> tuple[Deployment, Ledger]:
     """Return everything that does not depend on the load; a sweep over loads pays for it once."""
     plan = deploy(Scenario.model_validate_json(scenario_text))
-    ledger = Ledger()
+    ledger = _weights(plan.build).copy()
     for sentence in plan.warnings:
         ledger.warn(sentence)
-    post_model(ledger, plan)
     post_machine(ledger, plan)
     post_records(ledger, plan)
-    post_layout(ledger, plan)
-    post_checkpoint(ledger, plan)
-    for stage in plan.stages:
-        post_rank(ledger, plan, stage)
     POOLS[plan.release.engine](ledger, plan)
     judge_weights(ledger, plan)
     return plan, ledger
+
+
+@lru_cache(maxsize=64)
+def _weights(build: Build) -> Ledger:
+    """Return model, checkpoint and weights of each rank, which no limit and no KV format changes."""
+    ledger = Ledger()
+    post_model(ledger, build)
+    post_layout(ledger, build)
+    post_checkpoint(ledger, build)
+    for stage in build.stages:
+        post_rank(ledger, build, stage)
+    return ledger
 
 
 def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario) -> None:

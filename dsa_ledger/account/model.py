@@ -10,7 +10,7 @@ from dsa_ledger.ledger import Source
 from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
-    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.engines.base import Build
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Model
 
@@ -61,7 +61,7 @@ def config_source(model: Model, key: str) -> Source:
     return Source("config", f"{model.provenance.ref}: {key}", model.provenance.date)
 
 
-def post_model(ledger: Ledger, plan: Deployment) -> None:
+def post_model(ledger: Ledger, plan: Build) -> None:
     """Post dimensions, layer counts and the checkpoint's elements and tensors."""
     model, layers = plan.model, plan.layers
     for field, key in DIMENSIONS.items():
@@ -126,7 +126,7 @@ def post_model(ledger: Ledger, plan: Deployment) -> None:
     )
 
 
-def _post_stages(ledger: Ledger, plan: Deployment) -> None:
+def _post_stages(ledger: Ledger, plan: Build) -> None:
     """Post the layer counts of each pipeline stage beside the model's."""
     if len(plan.stages) == 1:
         return

@@ -48,15 +48,14 @@ def post_prefill(ledger: Ledger, plan: Deployment, load: Load) -> None:
         scores="prefill.scores",
         **present,
     )
-    ledger.derive(
-        "workspace.prefill_chunks",
-        Unit.COUNT,
-        workspace.prefill_chunks,
-        logits,
-        rows="prefill.last_rows",
-        **present,
-        **budget,
-    )
+    if "prefill.most_rows" in ledger:
+        bound = ledger.entries["prefill.most_rows"].source
+        rows = {"new_tokens": "prefill.last_rows", "chunk_tokens": "prefill.most_rows"}
+        ledger.derive("workspace.prefill_chunks", Unit.COUNT, workspace.forwards, bound, "cut by rows", **rows)
+    else:
+        rows = {"rows": "prefill.last_rows"}
+        chunks = workspace.prefill_chunks
+        ledger.derive("workspace.prefill_chunks", Unit.COUNT, chunks, logits, **rows, **present, **budget)
     ledger.derive(
         "workspace.prefill_gather_bytes",
         Unit.BYTES,
@@ -71,7 +70,12 @@ def post_prefill(ledger: Ledger, plan: Deployment, load: Load) -> None:
 
 
 def _post_reads(ledger: Ledger, inputs: dict[str, str], budget: dict[str, str], source: Source) -> None:
-    ledger.derive("prefill.keys_by_chunk", Unit.TOKENS, prefill.keys_read_by_chunk, source, **inputs, **budget)
+    key = "prefill.keys_by_chunk"
+    if "prefill.most_rows" in ledger:
+        cut = {"tile_rows": "prefill.most_rows"}
+        ledger.derive(key, Unit.TOKENS, prefill.keys_read_by_tile, source, "a chunk of rows at a time", **inputs, **cut)
+    else:
+        ledger.derive(key, Unit.TOKENS, prefill.keys_read_by_chunk, source, **inputs, **budget)
     ledger.derive("prefill.tile_rows", Unit.ROWS, prefill.tile_rows, KERNEL, index_heads="config.index_heads")
     ledger.derive(
         "prefill.keys_by_tile", Unit.TOKENS, prefill.keys_read_by_tile, KERNEL, tile_rows="prefill.tile_rows", **inputs
@@ -144,7 +148,8 @@ def post_transfer(ledger: Ledger, plan: Deployment) -> None:
         layers="model.index_k_layers",
         **context,
     )
-    seeded = plan.release.engine != "sglang" or since(plan.release, "0.5.15")
+    engine = plan.release.engine
+    seeded = engine == "vllm" or (engine == "sglang" and since(plan.release, "0.5.15"))
     if plan.draft_layers and seeded:
         ledger.derive(
             "transfer.seed_bytes",

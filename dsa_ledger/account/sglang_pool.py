@@ -97,8 +97,8 @@ def _post_factors(ledger: Ledger, plan: Deployment) -> None:
         charged_as = Fact("raw_fp8", sglang.CHARGES_REAL_RECORD.at(release).source)
         post_main_kv(ledger, "record.charged_main_kv_bytes", charged_as)  # type: ignore[arg-type]
         ledger.warn(
-            f"SGLang {release.version} charges a packed record as 576 B and allocates 656: the pool overshoots its budget; "
-            "cap it with --max-total-tokens or upgrade to 0.5.17"
+            f"SGLang {release.version} charges a packed record as 576 B and allocates 656: the pool overshoots "
+            "its budget; cap it with --max-total-tokens or upgrade to 0.5.17"
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CORRELATION = 0.6
 
-# Fullest card over mean, whole experts on each, uniform routing: ep -> ((tokens in flight, share), ...), own Monte Carlo.
+# Fullest card over mean, whole experts on each, uniform routing, own Monte Carlo: ep -> (tokens in flight, share).
 STRAGGLER = {
     4: ((1, 1.75), (4, 1.36), (8, 1.24), (16, 1.16), (32, 1.10), (64, 1.05), (128, 1.01)),
     8: ((1, 2.55), (4, 1.72), (8, 1.49), (16, 1.32), (32, 1.18), (64, 1.09), (128, 1.02)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsa_ledger.formulas import pool
 from dsa_ledger.engines.rules import engine_source
+from dsa_ledger.formulas import pool
 from dsa_ledger.units import GIB, Unit
 
 if TYPE_CHECKING:
@@ -26,18 +26,21 @@ def judge_weights(ledger: Ledger, plan: Deployment) -> None:
     elif given is not None:
         if given > after:
             ledger.shortfalls.append(
-                f"weights and --kv-bytes exceed the GPU: {given / GIB:.2f} GiB asked, {after / GIB:.2f} GiB free after the "
-                f"weights; ask for at most {after} bytes"
+                f"weights and --kv-bytes exceed the GPU: {given / GIB:.2f} GiB asked, {after / GIB:.2f} GiB free after "
+                f"the weights; ask for at most {after} bytes"
             )
     elif budget <= 0:
         ledger.shortfalls.append(_no_pool(ledger, plan, budget))
 
 
 def _no_pool(ledger: Ledger, plan: Deployment, budget: int) -> str:
-    needed = 1 - ledger["memory.free_after_bytes"] / ledger["memory.free_before_bytes"]
+    base = "memory.free_before_bytes" if plan.release.engine == "sglang" else "gpu.capacity_bytes"
+    fraction = ledger["engine.mem_fraction"]
+    needed = fraction - budget / ledger[base]
+    raised = f"--mem-fraction above {needed:.3f}, " if needed < 1 else ""
     return (
-        f"weights leave no pool: {-budget / GIB:.2f} GiB short at memory fraction {ledger['engine.mem_fraction']}; "
-        f"--mem-fraction above {needed:.3f} would leave one, more GPUs or a smaller checkpoint format too"
+        f"weights leave no pool: {-budget / GIB:.2f} GiB short at memory fraction {fraction}; {raised}more GPUs or a "
+        "smaller checkpoint format would leave one"
     )
 
 
@@ -72,7 +75,8 @@ def _relief(ledger: Ledger, plan: Deployment) -> str:
     ways = []
     record = ledger["record.main_kv_bytes"]
     if plan.record.value == "bf16":
-        ways.append(f"--kv-dtype fp8_e4m3 shrinks the {record}-byte record")
+        word = "fp8" if plan.release.engine == "tensorrt-llm" else "fp8_e4m3"
+        ways.append(f"--kv-dtype {word} shrinks the {record}-byte record")
     if plan.scenario.sharding.dp_attention == 1:
         ways.append("attention DP splits the requests over the ranks (its weights grow)")
     ways.append("more GPUs leave more memory after the weights")

@@ -48,8 +48,8 @@ def _post_limits(ledger: Ledger, plan: Deployment) -> None:
         ledger.given("limits.sequences", asked, Unit.REQUESTS, scenario_source("limits.max_running_requests"))
     factor = vllm.workspace_factor(ledger["limits.context_length"], release)
     ledger.fact("engine.workspace_factor", Unit.COUNT, factor)
-    heads = plan.model.heads // plan.weights.attention_shards.value
-    ledger.given("layout.local_heads", heads, Unit.COUNT, plan.weights.attention_shards.source)
+    heads = plan.model.heads // plan.build.weights.attention_shards.value
+    ledger.given("layout.local_heads", heads, Unit.COUNT, plan.build.weights.attention_shards.source)
 
 
 def _post_topk(ledger: Ledger, plan: Deployment) -> list[str]:
@@ -180,6 +180,6 @@ def _post_decode_logits(ledger: Ledger, plan: Deployment) -> None:
     )
     if ledger["workspace.decode_logits_bytes"] > LOGITS_BUDGET_BYTES:
         ledger.warn(
-            f"decode logits of {ledger['limits.sequences']:,} requests as wide as max_model_len take more than the 512 MiB that "
-            "profiling reserves; lower --context-length or --max-running-requests (max_num_seqs)"
+            f"decode logits of {ledger['limits.sequences']:,} requests as wide as max_model_len take more than the "
+            "512 MiB that profiling reserves; lower --context-length or --max-running-requests (max_num_seqs)"
         )

@@ -230,8 +230,8 @@ def _post_tokens(scope: Scope, plan: Deployment) -> None:
 def _warn(ledger: Ledger, plan: Deployment) -> None:
     if plan.scenario.observed.kv_bytes is None:
         ledger.warn(
-            "pool.budget_bytes is an upper bound: vLLM also takes off peak activations and its CUDA-graph estimate, which "
-            "are not modelled; give --kv-bytes from the log's 'Available KV cache memory'"
+            "pool.budget_bytes is an upper bound: vLLM also takes off peak activations and its CUDA-graph estimate, "
+            "which are not modelled; give --kv-bytes from the log's 'Available KV cache memory'"
         )
     full = set(plan.layers.full)
     starts = [stage.first for stage in plan.stages if stage.first not in full]
@@ -240,6 +240,7 @@ def _warn(ledger: Ledger, plan: Deployment) -> None:
             plan.layers.full, plan.model.layers, tuple(stage.end - stage.first for stage in plan.stages)
         )
         ledger.warn(
-            f"a pipeline stage starts on shared layer {', '.join(map(str, starts))}: vLLM passes no top-k between stages and "
-            f"reads a buffer that nobody wrote; cut on full layers: VLLM_PP_LAYER_PARTITION={','.join(map(str, cuts))}"
+            f"a pipeline stage starts on shared layer {', '.join(map(str, starts))}: vLLM passes no top-k between "
+            "stages, it reads a buffer that nobody wrote; cut on full layers: "
+            f"VLLM_PP_LAYER_PARTITION={','.join(map(str, cuts))}"
         )

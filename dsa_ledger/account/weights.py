@@ -15,7 +15,7 @@ from dsa_ledger.units import GIB, Unit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsa_ledger.engines.base import Deployment, Stage
+    from dsa_ledger.engines.base import Build, Stage
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Model, Quant
 
@@ -46,12 +46,25 @@ class Part:
 
 def spread(model: Model, module: str, layers: tuple[int, ...]) -> list[tuple[Quant, int]]:
     """Return the formats of a module over some layers, each with its number of layers; what no span names is bf16."""
-    counts: dict[Quant, int] = {}
-    spans = [span for span in model.quantization if span.module == module]
-    for layer in layers:
-        quant = next((span.quant for span in spans if span.first <= layer <= span.last), BF16)
-        counts[quant] = counts.get(quant, 0) + 1
-    return list(counts.items())
+    if not layers:
+        return []
+    found: list[tuple[Quant, int]] = []
+    contiguous = layers[-1] - layers[0] + 1 == len(layers)
+    for span in model.quantization:
+        if span.module != module:
+            continue
+        if contiguous:
+            count = min(span.last, layers[-1]) - max(span.first, layers[0]) + 1
+        else:
+            count = sum(span.first <= layer <= span.last for layer in layers)
+        if count > 0:
+            merged = next((index for index, (quant, _) in enumerate(found) if quant == span.quant), None)
+            if merged is None:
+                found.append((span.quant, count))
+            else:
+                found[merged] = (span.quant, found[merged][1] + count)
+    rest = len(layers) - sum(count for _, count in found)
+    return [*found, (BF16, rest)] if rest else found
 
 
 class Poster:
@@ -246,7 +259,7 @@ def post_draft_extras(post: Poster) -> None:
     post.plain("vectors", formulas.vector_bytes, count=f"{post.part.name}.vectors", hidden="config.hidden")
 
 
-def post_layout(ledger: Ledger, plan: Deployment) -> None:
+def post_layout(ledger: Ledger, plan: Build) -> None:
     """Post how many ranks share each kind of tensor, and the engine's own element widths."""
     layout = plan.weights
     for name in ("attention", "expert", "shared", "dense", "embedding", "head"):
@@ -265,7 +278,7 @@ def post_layout(ledger: Ledger, plan: Deployment) -> None:
     )
 
 
-def post_checkpoint(ledger: Ledger, plan: Deployment) -> None:
+def post_checkpoint(ledger: Ledger, plan: Build) -> None:
     """Post the payload of the published files, MTP included, safetensors headers not."""
     model = plan.model
     scope = Scope(ledger, "")
@@ -298,7 +311,7 @@ def post_checkpoint(ledger: Ledger, plan: Deployment) -> None:
     ledger.total("weights.checkpoint_bytes", post.source, keys)
 
 
-def post_rank(ledger: Ledger, plan: Deployment, stage: Stage) -> None:
+def post_rank(ledger: Ledger, plan: Build, stage: Stage) -> None:
     """Post what one rank of a stage holds: target, indexers apart, draft apart, overhead as a prior."""
     model = plan.model
     scope = Scope(ledger, stage.prefix)

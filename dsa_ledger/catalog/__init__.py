@@ -60,6 +60,16 @@ def load_model(name: str, overrides: Mapping[str, JsonValue]) -> Model:
         if exists(name):
             raise bad("model", name, f"holds no {_CONFIG}")
         raise bad("model", name, f"no path and no model of the catalog; {nearest(name, model_names())}")
+    return _plain_catalog_model(known) if not overrides else _catalog_model(known, overrides)
+
+
+@cache
+def _plain_catalog_model(known: str) -> Model:
+    return _catalog_model(known, {})
+
+
+def _catalog_model(known: str, overrides: Mapping[str, JsonValue]) -> Model:
+    catalog = _table("models.json")
     entry = catalog["models"].get(known)
     # A model that is not modelled is refused by the parser, from the same keys that its own config.json has.
     parts = entry["parts"] if entry else catalog["not_modelled"][known]

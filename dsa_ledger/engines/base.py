@@ -64,20 +64,26 @@ class PrefillRules(NamedTuple):
     skips_short: Fact[bool]
 
 
+class Build(NamedTuple):
+    """What decides the weights of each rank: hashable, so that they are worked out once for many pools and loads."""
+
+    model: Model
+    release: Release
+    layers: Layers
+    stages: tuple[Stage, ...]
+    draft_layers: int
+    weights: WeightLayout
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A scenario with everything resolved that does not depend on its load."""
 
     scenario: Scenario
-    model: Model
     gpu: Gpu
-    release: Release
-    layers: Layers
-    stages: tuple[Stage, ...]
-    draft_layers: int
+    build: Build
     record: Fact[RecordLayout]
     index_k_bits: Fact[int]
-    weights: WeightLayout
     step: StepRules
     prefill: PrefillRules
     replicas: Fact[int]
@@ -85,9 +91,29 @@ class Deployment:
     warnings: tuple[str, ...]
 
     @property
-    def rows(self) -> int:
-        """Return query rows of one request in a step."""
-        return self.scenario.draft.steps + 1
+    def model(self) -> Model:
+        """Return the model."""
+        return self.build.model
+
+    @property
+    def release(self) -> Release:
+        """Return the release whose rules apply."""
+        return self.build.release
+
+    @property
+    def layers(self) -> Layers:
+        """Return which layers score, own an index-K and build an indexer."""
+        return self.build.layers
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the pipeline stages."""
+        return self.build.stages
+
+    @property
+    def draft_layers(self) -> int:
+        """Return the MTP layers that are loaded."""
+        return self.build.draft_layers
 
 
 def stage_list(cuts: tuple[int, ...]) -> tuple[Stage, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.catalog import load_gpu, load_model
-from dsa_ledger.engines import sglang, sglang_checks, vllm, vllm_checks
-from dsa_ledger.engines.base import Deployment, stage_list
+from dsa_ledger.engines import sglang, sglang_checks, trtllm, trtllm_checks, vllm, vllm_checks
+from dsa_ledger.engines.base import Build, Deployment, stage_list
 from dsa_ledger.engines.layers import layers_of
 from dsa_ledger.engines.releases import resolve
 from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from dsa_ledger.engines.releases import Release
     from dsa_ledger.schema import Gpu, Model, Scenario
 
-# Each engine's module answers: check, record_layout, index_k_bits, stage_cuts, weight_layout, step_rules, prefill_rules, replicas.
-ENGINES: dict[str, Any] = {"sglang": sglang, "vllm": vllm}
+# Each module answers record_layout, index_k_bits, stage_cuts, weight_layout, step_rules, prefill_rules and replicas.
+ENGINES: dict[str, Any] = {"sglang": sglang, "vllm": vllm, "tensorrt-llm": trtllm}
 CHECKS: dict[str, Callable[[Scenario, Model, Gpu, Release], None]] = {
     "sglang": sglang_checks.check,
     "vllm": vllm_checks.check,
+    "tensorrt-llm": trtllm_checks.check,
 }
 
 
@@ -33,17 +34,20 @@ def deploy(scenario: Scenario) -> Deployment:
     CHECKS[release.engine](scenario, model, gpu, release)
     layers = layers_of(model, release, scenario.features)
     cuts = scenario.sharding.pp_partition or rules.stage_cuts(model.layers, scenario.sharding.pp)
-    return Deployment(
-        scenario=scenario,
+    build = Build(
         model=model,
-        gpu=gpu,
         release=release,
         layers=layers,
         stages=stage_list(cuts),
         draft_layers=model.draft_layers if scenario.draft.steps else 0,
+        weights=rules.weight_layout(scenario, model, release),
+    )
+    return Deployment(
+        scenario=scenario,
+        gpu=gpu,
+        build=build,
         record=rules.record_layout(scenario, model, gpu, release),
         index_k_bits=rules.index_k_bits(scenario, gpu, release),
-        weights=rules.weight_layout(scenario, model, release),
         step=rules.step_rules(scenario, model, gpu, release),
         prefill=rules.prefill_rules(scenario, gpu, release),
         replicas=rules.replicas(scenario, release),

@@ -76,6 +76,11 @@ READERS: dict[str, Rule[tuple[Reader, ...]]] = {
         ("0.5.9", (NEVER,), "models/deepseek_v2.py has no skip-topk"),
         ("0.5.10", (PATTERN, FREQUENCY_ONLY), "models/deepseek_v2.py: pattern, then freq without the offset"),
         ("0.5.14", (PATTERN, FREQUENCY), "configs/model_config.py: pattern, then freq and offset"),
+        (
+            "0.5.16",
+            (FACTOR, PATTERN, FREQUENCY),
+            "models/deepseek_v2.py: cli_factor in the attention class, then as before",
+        ),
         ("0.5.18", (FACTOR, PATTERN, FREQUENCY), "configs/model_config.py: cli_factor, pattern, freq and offset"),
         (
             "0.5.20",
@@ -96,8 +101,12 @@ READERS: dict[str, Rule[tuple[Reader, ...]]] = {
     "tensorrt-llm": Rule(
         "tensorrt-llm",
         "layer sharing",
-        ("1.2.1", (NEVER,), "no reuse before PR #15574"),
-        ("1.3.0rc23", (PATTERN, FREQUENCY), "PR #15574, #16558 _is_full_indexer_layer: pattern, then freq and offset"),
+        ("1.2.1", (NEVER,), "no reuse before https://github.com/NVIDIA/TensorRT-LLM/pull/15574 (rc21 or rc22)"),
+        (
+            "1.3.0rc23",
+            (PATTERN, FREQUENCY),
+            "https://github.com/NVIDIA/TensorRT-LLM/pull/15574, _is_full_indexer_layer: pattern, then freq and offset",
+        ),
     ),
 }
 
@@ -119,7 +128,11 @@ ELIDES: dict[str, Rule[bool]] = {
         "tensorrt-llm",
         "index-K elision",
         ("1.2.1", False, "index-K on every layer"),
-        ("1.3.0rc25", True, "PR #16558: index-K on full layers only (first in one of rc23 to rc25)"),
+        (
+            "1.3.0rc25",
+            True,
+            "https://github.com/NVIDIA/TensorRT-LLM/pull/16558: full layers only; in rc25's log, issues/18662 there",
+        ),
     ),
 }
 
@@ -173,7 +186,7 @@ def kept_by(release: Release, features: Iterable[str]) -> str | None:
 
 
 def layers_of(model: Model, release: Release, features: Iterable[str] = ()) -> Layers:
-    """Return which layers score, own an index-K and build an indexer (BadInput where the engine would fail to start)."""
+    """Return which layers score, own an index-K and build an indexer (BadInput where the engine would not start)."""
     _refuse_nulls(model, release)
     reader, source = deciding_reader(model, release)
     if reader is PATTERN and release.engine == "sglang" and not since(release, "0.5.14"):
@@ -220,26 +233,7 @@ def _refuse_short_pattern(model: Model) -> None:
                 Fault(
                     "model.index_topk_pattern",
                     pattern,
-                    f"{model.layers} letters; SGLang 0.5.10 indexes the pattern directly and raises IndexError on a shorter one",
+                    f"{model.layers} letters: SGLang 0.5.10 raises IndexError on a shorter pattern",
                 )
             ]
         )
-
-
-def disagreements(model: Model, chosen: list[Release]) -> list[str]:
-    """Return one sentence per release whose full layers differ from the first one's."""
-    first, *rest = chosen
-    base = layers_of(model, first).full
-    said = []
-    for release in rest:
-        try:
-            other = layers_of(model, release).full
-        except BadInput as refused:
-            said.append(f"{release.label} would not start: {refused}")
-            continue
-        if other != base:
-            said.append(
-                f"{release.label} runs {len(other)} full layers where {first.label} runs {len(base)}: "
-                f"it decides by {deciding_reader(model, release)[0].key}, not {deciding_reader(model, first)[0].key}"
-            )
-    return said

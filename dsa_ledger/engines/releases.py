@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.errors import BadInput, Fault, NotModelled
@@ -53,7 +54,8 @@ READ: dict[str, dict[str, str]] = {
     },
     "tensorrt-llm": {
         "1.2.1": "2026-04",
-        **{f"1.3.0rc{candidate}": "" for candidate in range(10, 23)},
+        "1.3.0rc10": "2026-03-31",
+        **{f"1.3.0rc{candidate}": "" for candidate in range(11, 23)},
         "1.3.0rc23": "2026-07-22",
         "1.3.0rc24": "2026-07-30",
         "1.3.0rc25": "2026-08-10",
@@ -92,6 +94,7 @@ def sort_key(version: str) -> Key | None:
     return int(major), int(minor), int(patch or 0), candidate
 
 
+@cache
 def key_of(version: str) -> Key:
     """Return the place of a version written in our own tables."""
     key = sort_key(version)
@@ -111,8 +114,7 @@ def resolve(engine: Engine) -> tuple[Release, list[str]]:
     newest = known[-1][1]
     if engine.version is None:
         return _release(engine.name, newest, newest), [
-            f"no {engine.name} version given: the rules of {newest}, the newest one read, are used; name yours as "
-            f"{engine.name}@VERSION"
+            f"no {engine.name} version given: these are the rules of {newest}; name yours as {engine.name}@VERSION"
         ]
     key = sort_key(engine.version)
     if key is None:

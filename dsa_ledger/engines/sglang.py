@@ -19,6 +19,18 @@ if TYPE_CHECKING:
     from dsa_ledger.schema import Gpu, Model, Scenario
 
 NAME = "sglang"
+SM100, SM120 = 10, 12
+BACKENDS = (
+    "trtllm",
+    "flashmla_kv",
+    "flashmla_sparse",
+    "flashmla_auto",
+    "flashinfer_sparse_mla",
+    "fa3",
+    "tilelang",
+    "aiter",
+    "triton",
+)
 KV_DTYPES = {"auto": "auto", "bf16": "bfloat16", "bfloat16": "bfloat16", "fp8_e4m3": "fp8_e4m3"}
 
 CHARGES_REAL_RECORD: Rule[bool] = Rule(
@@ -105,7 +117,7 @@ def kv_dtype(scenario: Scenario, gpu: Gpu, release: Release) -> Fact[str]:
     asked = KV_DTYPES[scenario.kv_dtype.lower()]
     if asked != "auto":
         return Fact(asked, Source("scenario", "kv_dtype", ""))
-    chosen = "fp8_e4m3" if gpu.compute_capability[0] >= 10 else "bfloat16"  # noqa: PLR2004
+    chosen = "fp8_e4m3" if gpu.compute_capability[0] >= SM100 else "bfloat16"
     where = f"server_args.py: KV dtype auto on SM{gpu.compute_capability[0]}{gpu.compute_capability[1]} is {chosen}"
     return Fact(chosen, engine_source(release, where))
 
@@ -115,13 +127,38 @@ def record_layout(scenario: Scenario, model: Model, gpu: Gpu, release: Release) 
     dtype = kv_dtype(scenario, gpu, release)
     if dtype.value == "bfloat16":
         return Fact("bf16", dtype.source)
+    prefill, decode = scenario.backends.prefill, scenario.backends.decode
+    forced = since(release, "0.5.10") and not since(release, "0.5.14") and gpu.compute_capability[0] >= SM100
+    if (prefill or decode) and not forced:
+        return _layout_of_backends(scenario, _default_layout(scenario, model, gpu, release), release)
+    return _default_layout(scenario, model, gpu, release)
+
+
+def _default_layout(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> Fact[RecordLayout]:
+    """Return the fp8 layout of the backends that SGLang chooses itself."""
+    major = gpu.compute_capability[0]
     if scenario.has("hisparse"):
         return Fact("packed_fp8", engine_source(release, "overrides.py: HiSparse takes flashmla_kv"))
-    if gpu.compute_capability[0] == 12 and model.architecture.startswith("GlmMoeDsa"):  # noqa: PLR2004
+    if major == SM120 and model.architecture.startswith("GlmMoeDsa"):
         return SM120_GLM_FP8.at(release)
-    if gpu.compute_capability[0] >= 10:  # noqa: PLR2004
+    if major >= SM100:
         return BLACKWELL_FP8.at(release)
     return Fact("packed_fp8", engine_source(release, "overrides.py: fp8 on Hopper takes flashmla_kv"))
+
+
+def _layout_of_backends(scenario: Scenario, default: Fact[RecordLayout], release: Release) -> Fact[RecordLayout]:
+    """Return the layout that named backends make: raw where a reader of raw records is among those that count."""
+    unnamed = "trtllm" if default.value == "raw_fp8" else "flashmla_kv"
+    prefill, decode = scenario.backends.prefill or unnamed, scenario.backends.decode or unnamed
+    counted = (prefill, decode)
+    where = "raw if either backend is trtllm"
+    if since(release, "0.5.20") and scenario.has("pd-prefill"):
+        counted, where = (prefill, prefill), "PD prefill looks at the prefill backend alone"
+    elif since(release, "0.5.20") and scenario.has("pd-decode"):
+        counted, where = (decode, decode), "PD decode looks at the decode backend alone"
+    raw = "trtllm" in counted or (since(release, "0.5.22") and set(counted) == {"tilelang"})
+    source = engine_source(release, f"kv_cache_configurator.py: {where}; packed else")
+    return Fact("raw_fp8" if raw else "packed_fp8", source)
 
 
 def index_k_bits(scenario: Scenario, gpu: Gpu, release: Release) -> Fact[int]:  # noqa: ARG001 - one signature per engine
@@ -177,7 +214,7 @@ def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> 
         scoring, where = 0, "eagle_worker_v2.py: the draft loop reuses the top-k that draft-extend seeds"
     else:
         scoring, where = min(loop, 1), "eagle_worker_v2.py: no seed, the first draft forward scores too"
-    native = gpu.compute_capability[0] == 10 and since(release, "0.5.14")  # noqa: PLR2004
+    native = gpu.compute_capability[0] == SM100 and since(release, "0.5.14")
     verify = "native next_n verify on SM100" if native else "verify rows flattened, one schedule entry each"
     return StepRules(
         scoring_draft_forwards=Fact(scoring, engine_source(release, where)),
@@ -221,3 +258,7 @@ def check_dtype(faults: Faults, scenario: Scenario) -> None:
             scenario.kv_dtype,
             f"SGLang takes only bf16 and fp8_e4m3 for DSA models; {nearest(scenario.kv_dtype, KV_DTYPES)}",
         )
+    for role in ("prefill", "decode"):
+        backend = getattr(scenario.backends, role)
+        if backend is not None and backend not in BACKENDS:
+            faults.add(f"backends.{role}", backend, f"a sparse attention backend; {nearest(backend, BACKENDS)}")

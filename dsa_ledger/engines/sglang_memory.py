@@ -57,9 +57,10 @@ def reserve(scenario: Scenario, gpu: Gpu, release: Release) -> Reserve:
 
 def captured_default(scenario: Scenario, gpu: Gpu, release: Release) -> Fact[int]:
     """Return the largest captured decode batch [requests], lowered to max_running_requests from 0.5.22."""
-    largest = defaults_by_size(gpu, scenario.sharding.tp).graph_requests
+    typed = scenario.limits.graph_requests
+    largest = typed or defaults_by_size(gpu, scenario.sharding.tp).graph_requests
     asked = scenario.limits.max_running_requests
-    if asked and since(release, "0.5.22"):
+    if asked and not typed and since(release, "0.5.22"):
         largest = min(largest, asked)
     return Fact(
         largest, engine_source(release, "cuda_graph_max_bs by GPU size, lowered to max_running_requests from 0.5.22")

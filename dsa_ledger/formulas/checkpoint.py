@@ -53,7 +53,10 @@ def parameters(
     indexer_layers: Any,
     draft_tables: Any,
 ) -> Any:
-    """Return all elements, MTP, norms and router biases in [elements]. Source: Megatron-Bridge glm5 verification cards."""
+    """Return all elements, MTP, norms and router biases in [elements].
+
+    Source: Megatron-Bridge glm5 verification cards.
+    """
     return (
         (2 + draft_tables) * vocabulary * hidden
         + hidden

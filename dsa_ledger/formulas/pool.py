@@ -17,7 +17,10 @@ def reserve_mib(
     floor_mib: Any,
     after_floor_mib: Any,
 ) -> Any:
-    """Return the MiB that the default mem_fraction_static keeps free [MiB]. Source: sglang arg_groups/memory_hook.py."""
+    """Return the MiB that the default mem_fraction_static keeps free [MiB].
+
+    Source: sglang arg_groups/memory_hook.py.
+    """
     return (
         most(
             512
@@ -34,7 +37,10 @@ def reserve_mib(
 
 
 def default_mem_fraction(*, gpu_mib: Any, kept_free_mib: Any) -> Any:
-    """Return mem_fraction_static where none is given [share]. Source: sglang arg_groups/memory_hook.py, three digits."""
+    """Return mem_fraction_static where none is given [share].
+
+    Source: sglang arg_groups/memory_hook.py, three digits.
+    """
     return rounded(quotient(gpu_mib - kept_free_mib, gpu_mib), 3)
 
 
@@ -59,7 +65,10 @@ def paged_tokens(*, budget_bytes: Any, scratch_bytes: Any, cell_bytes: Any, page
 
 
 def capped_tokens(*, tokens: Any, cap_tokens: Any, page_tokens: Any) -> Any:
-    """Return pool rows under a cap, in whole pages [tokens]. Source: sglang kv_cache_configurator.py, max_total_tokens."""
+    """Return pool rows under a cap, in whole pages [tokens].
+
+    Source: sglang kv_cache_configurator.py, max_total_tokens.
+    """
     return least(tokens, cap_tokens) // page_tokens * page_tokens
 
 
@@ -101,7 +110,10 @@ def needed_tokens(*, requests: Any, context_tokens: Any, page_tokens: Any) -> An
 
 
 def longest_request_tokens(*, tokens: Any, context_length: Any) -> Any:
-    """Return the longest request that pool and context length allow [tokens]. Source: the bound, not the admission limit."""
+    """Return the longest request that pool and context length allow [tokens].
+
+    Source: the bound, not the admission limit.
+    """
     return least(tokens, context_length)
 
 
@@ -141,7 +153,10 @@ def reported_block_tokens(*, block_count: Any, page_tokens: Any, dcp: Any) -> An
 
 
 def reported_size_tokens(*, block_count: Any, needed_blocks: Any, context_length: Any) -> Any:
-    """Return the logged size: concurrency x max_model_len in doubles, cut [tokens]. Source: vllm 0.20.2 kv_cache_utils.py."""
+    """Return the logged size: concurrency x max_model_len in doubles, cut [tokens].
+
+    Source: vllm 0.20.2 kv_cache_utils.py.
+    """
     return truncated(quotient(block_count, needed_blocks) * context_length)
 
 

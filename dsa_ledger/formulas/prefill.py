@@ -29,7 +29,10 @@ def logits_chunks(*, rows: Any, keys: Any, budget_bytes: Any, unchecked_elements
 def keys_read_by_chunk(
     *, context_tokens: Any, new_tokens: Any, chunk_tokens: Any, budget_bytes: Any, unchecked_elements: Any
 ) -> Any:
-    """Return keys read in a full layer, once per logits chunk of each forward [tokens]. Source: sglang dsa_indexer.py."""
+    """Return keys read in a full layer, once per logits chunk of each forward [tokens].
+
+    Source: sglang dsa_indexer.py.
+    """
     return series(
         ceil_div(new_tokens, chunk_tokens),
         lambda index: (
@@ -47,7 +50,10 @@ def keys_read_by_chunk(
 
 
 def keys_read_by_tile(*, context_tokens: Any, new_tokens: Any, chunk_tokens: Any, tile_rows: Any) -> Any:
-    """Return keys read in a full layer, once per query tile of each forward [tokens]. Source: DeepGEMM, 128 head rows."""
+    """Return keys read in a full layer, once per query tile of each forward [tokens].
+
+    Source: DeepGEMM, 128 head rows.
+    """
     return series(
         ceil_div(new_tokens, chunk_tokens),
         lambda index: (
@@ -75,7 +81,10 @@ def index_k_write_bytes(*, record_bytes: Any, full_layers: Any, new_tokens: Any)
 def score_flops(
     *, index_heads: Any, index_head_dim: Any, full_layers: Any, context_tokens: Any, new_tokens: Any, scores: Any
 ) -> Any:
-    """Return multiply-adds of scoring, two flop each, causal half of the new block [flop]. Source: DeepSeek-V3.2 report."""
+    """Return multiply-adds of scoring, two flop each, causal half of the new block [flop].
+
+    Source: DeepSeek-V3.2 report.
+    """
     return (
         index_heads
         * index_head_dim
@@ -86,7 +95,10 @@ def score_flops(
 
 
 def transfer_bytes(*, record_bytes: Any, layers: Any, context_tokens: Any) -> Any:
-    """Return one copy of a request's cache sent from prefill to decode [B]. Source: sglang disaggregation, tokens not pages."""
+    """Return one copy of a request's cache sent from prefill to decode [B].
+
+    Source: sglang disaggregation, tokens not pages.
+    """
     return record_bytes * layers * context_tokens
 
 

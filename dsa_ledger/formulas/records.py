@@ -18,12 +18,18 @@ def raw_fp8_record_bytes(*, kv_lora: Any, qk_rope: Any) -> Any:
 
 
 def packed_fp8_record_bytes(*, kv_lora: Any, qk_rope: Any, scale_block: Any, scale_bytes: Any) -> Any:
-    """Return latent in FP8, a scale per block, RoPE part in bf16 [B/token/layer]. Source: sglang dsa_quant_k_cache.py."""
+    """Return latent in FP8, a scale per block, RoPE part in bf16 [B/token/layer].
+
+    Source: sglang dsa_quant_k_cache.py.
+    """
     return kv_lora + ceil_div(kv_lora, scale_block) * scale_bytes + qk_rope * 2
 
 
 def nvfp4_ds_mla_record_bytes(*, kv_lora: Any, qk_rope: Any, scale_block: Any) -> Any:
-    """Return latent in 4 bits, RoPE part in FP8, a byte per block [B/token/layer]. Source: vllm 0.30 flashmla_sparse.py."""
+    """Return latent in 4 bits, RoPE part in FP8, a byte per block [B/token/layer].
+
+    Source: vllm 0.30 flashmla_sparse.py.
+    """
     return kv_lora // 2 + qk_rope + ceil_div(kv_lora, scale_block)
 
 

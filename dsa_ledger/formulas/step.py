@@ -18,7 +18,10 @@ def index_k_passes(*, full_layers: Any, draft_layers: Any, draft_passes: Any) ->
 
 
 def draft_passes(*, scoring_forwards: Any) -> Any:
-    """Return index-K reads of one MTP layer: draft-extend and the draft forwards that score [passes]. Source: sglang."""
+    """Return index-K reads of one MTP layer: draft-extend and the draft forwards that score [passes].
+
+    Source: sglang.
+    """
     return 1 + scoring_forwards
 
 
@@ -42,7 +45,10 @@ def index_k_page_read_bytes(*, record_bytes: Any, passes: Any, tokens: Any, page
 
 
 def cached_tokens(*, context_tokens: Any, dcp_shards: Any) -> Any:
-    """Return the cached tokens of a request that one rank scores [tokens]. Source: vllm DCP interleave; sglang scores all."""
+    """Return the cached tokens of a request that one rank scores [tokens].
+
+    Source: vllm DCP interleave; sglang scores all.
+    """
     return ceil_div(context_tokens, dcp_shards)
 
 
@@ -89,5 +95,8 @@ def running_indexer_bytes(*, indexer_bytes: Any, running_layers: Any, built_laye
 
 
 def always_read_bytes(*, other_bytes: Any, indexer_bytes: Any) -> Any:
-    """Return weights read whatever the batch: all but experts and idle indexers [B/step]. Source: sglang deepseek_v2.py."""
+    """Return weights read whatever the batch: all but experts and idle indexers [B/step].
+
+    Source: sglang deepseek_v2.py.
+    """
     return other_bytes + indexer_bytes

@@ -1,6 +1,7 @@
 """Bytes of weight tensors: whole in the checkpoint (shards = 1), or a rank's part of them.
 
-Every format is bits an element plus a scale per block plus a constant per matrix, so that bf16, block FP8 and NVFP4 are one formula.
+Every format is bits an element plus a scale per block plus a constant per matrix: bf16, block FP8 and NVFP4 are one
+formula.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def replicated_bytes(
     block_columns: Any,
     fixed_bytes: Any,
 ) -> Any:
-    """Return a matrix that each rank holds whole, over its layers [B]. Source: sglang deepseek_v2.py ReplicatedLinear."""
+    """Return a matrix that each rank holds whole, over its layers [B].
+
+    Source: sglang deepseek_v2.py ReplicatedLinear.
+    """
     return layers * matrix_bytes(
         rows=rows,
         columns=columns,
@@ -189,7 +193,10 @@ def mlp_bytes(
 
 
 def sharded_mlp_bytes(*, layers: Any, copies: Any, one_bytes: Any, shards: Any) -> Any:
-    """Return a rank's part of dense MLPs, shared or routed experts [B]. Source: sglang deepseek_v2.py; TP or EP alike."""
+    """Return a rank's part of dense MLPs, shared or routed experts [B].
+
+    Source: sglang deepseek_v2.py; TP or EP alike.
+    """
     return layers * copies * one_bytes // shards
 
 
@@ -229,7 +236,10 @@ def rope_table_bytes(*, max_position: Any, qk_rope: Any, element_bytes: Any) -> 
 
 
 def tokens_in_flight(*, batch: Any, correlation: Any, draft_steps: Any) -> Any:
-    """Return effective tokens that meet in a MoE layer [tokens]. Source: prior, verify rows counted at `correlation`."""
+    """Return effective tokens that meet in a MoE layer [tokens].
+
+    Source: prior, verify rows counted at `correlation`.
+    """
     return batch * (1 + correlation * draft_steps)
 
 
@@ -244,5 +254,8 @@ def weights_read_bytes(*, always_bytes: Any, expert_bytes: Any, distinct: Any, e
 
 
 def straggling_read_bytes(*, always_bytes: Any, expert_bytes: Any, distinct: Any, experts: Any, straggler: Any) -> Any:
-    """Return weight bytes read by the rank with the most hit experts [B/step]. Source: prior, whole experts per rank."""
+    """Return weight bytes read by the rank with the most hit experts [B/step].
+
+    Source: prior, whole experts per rank.
+    """
     return always_bytes + truncated(least(quotient(expert_bytes * distinct * straggler, experts), expert_bytes))

@@ -28,7 +28,10 @@ def smaller_requests(*, requests: Any, limit: Any) -> Any:
 
 
 def captured_requests(*, graph_requests: Any, running: Any) -> Any:
-    """Return the largest captured batch [requests]. Source: sglang cuda_graph_runner.py, clamped to running requests."""
+    """Return the largest captured batch [requests].
+
+    Source: sglang cuda_graph_runner.py, clamped to running requests.
+    """
     return least(graph_requests, running)
 
 
@@ -53,7 +56,10 @@ def compact_page_table_bytes(*, requests: Any, rows: Any, context_length: Any, p
 
 
 def decode_logits_bytes(*, requests: Any, rows: Any, columns: Any, page_tokens: Any, element_bytes: Any) -> Any:
-    """Return captured decode logits, as wide as the page table [B]. Source: sglang dsa_indexer.py, DeepGEMM attention.hpp."""
+    """Return captured decode logits, as wide as the page table [B].
+
+    Source: sglang dsa_indexer.py, DeepGEMM attention.hpp.
+    """
     return requests * rows * element_bytes * round_up(page_tokens * ceil_div(columns, page_tokens), 256)
 
 
@@ -111,3 +117,21 @@ def host_pool_bytes_of_size(
 ) -> Any:
     """Return the host tier where the flag sizes its main KV [B]. Source: sglang memory_pool_host.py hicache_size."""
     return size_bytes // (main_kv_record_bytes * layers) // page_tokens * page_tokens * cell_bytes
+
+
+def topk_buffer_bytes(*, rows: Any, index_topk: Any) -> Any:
+    """Return the top-k indices of so many rows in int32 [B]. Source: tensorrt-llm sparse/dsa/metadata.py."""
+    return rows * index_topk * 4
+
+
+def expanded_block_table_bytes(*, requests: Any, rows: Any, context_length: Any, page_tokens: Any) -> Any:
+    """Return a block table with a row per draft token in int32 [B]. Source: tensorrt-llm sparse/dsa/metadata.py."""
+    return requests * rows * ceil_div(context_length, page_tokens) * 4
+
+
+def sequences_of_rank(*, batch_requests: Any, stages: Any) -> Any:
+    """Return max_num_sequences: a batch per pipeline stage [requests].
+
+    Source: tensorrt-llm pyexecutor/model_engine.py.
+    """
+    return batch_requests * stages

@@ -63,6 +63,11 @@ def rows_json(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return _json({"schema": CONTRACT}, entries=rows, ends={}, name=name)
 
 
+def layers_json(model: str, records: Sequence[Mapping[str, Any]], warnings: Sequence[str]) -> str:
+    """Return `{"schema": 1, "model": ..., "layers": [...], "warnings": [...]}`, one record a line."""
+    return _json({"schema": CONTRACT, "model": model}, entries=records, ends={"warnings": warnings}, name="layers")
+
+
 def entries_csv(ledger: Ledger, key: str | None = None) -> str:
     """Return every entry (or those that `key` rests on) with raw values; `inputs` is a JSON object."""
     entries = ledger if key is None else reached(ledger, key)
