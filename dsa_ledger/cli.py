@@ -15,6 +15,7 @@ from dsa_ledger.options import (
     Asked,
     check_format,
     complete_model,
+    complete_scenario,
     mentioned,
     scenario_options,
 )
@@ -75,6 +76,60 @@ def explain(*, key: Key, asked: Asked) -> None:
     _leave(asked, ledger)
 
 
+Second = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="B", help="The second scenario; default the first one with --b.", autocompletion=complete_scenario
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--b", metavar="PATH=VALUE", help="A scenario field as B has it; may be repeated."),
+]
+AcrossEngines = Annotated[
+    bool,
+    typer.Option("--engine-matrix", help="One scenario across engines and versions instead; --kv-dtype fp8 fits all."),
+]
+Engines = Annotated[
+    str,
+    typer.Option(
+        "--engines",
+        metavar="NAME[@VERSION],...",
+        help="Those of the matrix; default every release read of all engines.",
+    ),
+]
+
+
+def compare(
+    *,
+    second: Second = None,
+    asked: Asked,
+    b: Changes = None,
+    engine_matrix: AcrossEngines = False,
+    engines: Engines = "",
+    all: All = False,  # noqa: A002 - the option's name
+) -> None:
+    """Compare two scenarios entry by entry, each difference with its cause; the options apply to both."""
+    from dsa_ledger import sides
+
+    check_format(asked.format)
+    if engine_matrix or engines:
+        sides.refuse(second, b)
+        matrix = sides.engine_matrix(asked, engines)
+        from dsa_ledger.render.matrix import matrix_text
+
+        _print(matrix_text(matrix, asked.format))
+        return
+    found = sides.comparison(asked, second, b or [])
+    from dsa_ledger.render.compare import comparison_text
+
+    _print(comparison_text(found, asked.format, every=all))
+    if asked.format == "csv":  # which has no place for sentences
+        for side, ledger in found.ledgers.items():
+            _complain(f"{side} does not fit: ", ledger.shortfalls)
+            _complain(f"warning of {side}: ", ledger.warnings)
+
+
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Catalog name, or a local config.json.", autocompletion=complete_model)
 ]
@@ -114,7 +169,7 @@ def schema() -> None:
     _print(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
 
 
-ABOUT_A_SCENARIO = (estimate, explain)
+ABOUT_A_SCENARIO = (estimate, explain, compare)
 OTHERS = (layers, models, gpus, schema)
 
 

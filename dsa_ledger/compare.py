@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dsa_ledger.account import estimate
 from dsa_ledger.explain import formula_text
+from dsa_ledger.ledger import Total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -170,8 +171,9 @@ class _Walk:
                 yield from self._below(STAGES, STAGES)
             yield from self._both(worst_a, worst_b)
             return
-        inputs_a, inputs_b = dict(a.inputs), dict(b.inputs)
-        if a.formula is not b.formula or (not inputs_a and not inputs_b):
+        inputs_a, inputs_b = _inputs(a, self.a), _inputs(b, self.b)
+        one_part = len(inputs_a) == len(inputs_b) == 1 and all(isinstance(e.formula, Total) for e in (a, b))
+        if (a.formula is not b.formula and not one_part) or (not inputs_a and not inputs_b):
             yield self._note(a, b, "value" if a.formula is None and b.formula is None else "formula")
         below: list[int] = []
         for name in dict.fromkeys((*inputs_a, *inputs_b)):
@@ -193,14 +195,20 @@ class _Walk:
         return () if _alike(self.a.entries[key_a], self.b.entries[key_b]) else (self._note(a, b, "input"),)
 
     def _one_side(self, a: Entry | None, b: Entry | None) -> Iterator[int]:
-        """Yield the causes of an entry that one ledger lacks: those of its inputs that are lacking too, else itself."""
+        """Yield the causes of an entry that one ledger lacks: what only that scenario states, else the entry itself."""
         own, ledger, other = (a, self.a, self.b) if a else (b, self.b, self.a)
-        if own is None:
-            return
-        lacking = [used for _, used in own.inputs if _plain(used) not in other and used not in other]
-        for used in lacking:
-            yield from self._below(used, None) if ledger is self.a else self._below(None, used)
-        if not lacking:
+        stated = (
+            []
+            if own is None
+            else [
+                given
+                for given in ledger.givens_under(own.key)
+                if given.source.kind == "scenario" and _plain(given.key) not in other
+            ]
+        )
+        for given in stated:
+            yield self._note(given, None, "presence") if ledger is self.a else self._note(None, given, "presence")
+        if not stated:
             yield self._note(a, b, "presence")
 
     def _note(self, a: Entry | None, b: Entry | None, differs: Literal["value", "formula", "input", "presence"]) -> int:
@@ -223,12 +231,22 @@ def _plain(key: str) -> str:
     return key.partition("].")[2] if key.startswith("stage[") else key
 
 
+def _inputs(entry: Entry, ledger: Ledger) -> dict[str, str]:
+    """Return the inputs by name; of one key in several stages only that of the stage which decides the value."""
+    if not isinstance(entry.formula, Total):
+        return dict(entry.inputs)
+    found: dict[str, str] = {}
+    for _, used in entry.inputs:
+        if _plain(used) not in found or ledger[used] == entry.value:
+            found[_plain(used)] = used
+    return found
+
+
 def _worst_stage(entry: Entry, ledger: Ledger) -> Entry:
     """Return the stage's entry that an entry over all stages takes its value from, else the entry itself."""
-    parts = [ledger.entries[used] for _, used in entry.inputs if _plain(used) == entry.key != used]
-    if not parts or len(parts) != len(entry.inputs):
-        return entry
-    return next((part for part in parts if part.value == entry.value), entry)
+    inputs = _inputs(entry, ledger)
+    used = inputs.get(entry.key)
+    return ledger.entries[used] if used and len(inputs) == 1 else entry
 
 
 def _alike(a: Entry, b: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -157,9 +158,7 @@ def _refusal(scenario: Scenario, error: BadInput | NotModelled) -> Answer:
 
 def _for_any_release(engine: Engine, sentence: str) -> str:
     """Return a sentence without the release in it, so that releases that say the same are told as one."""
-    for joint in ("@", " "):
-        sentence = sentence.replace(f"{engine.name}{joint}{engine.version}", engine.name)
-    return sentence
+    return re.sub(rf"{re.escape(engine.name)}[@ ]{re.escape(engine.version or '')}(?!\w)", engine.name, sentence)
 
 
 def _raise_common(errors: Sequence[BadInput | NotModelled], answers: Sequence[Answer]) -> None:

@@ -52,7 +52,8 @@ def _features(incomplete: str) -> list[str]:
     return [name for name in FEATURES if name.startswith(incomplete)]
 
 
-def _scenarios(incomplete: str) -> list[str]:
+def complete_scenario(incomplete: str) -> list[str]:
+    """Return the shipped scenarios that start so."""
     from dsa_ledger.scenario_file import shipped
 
     return [name for name in shipped() if name.startswith(incomplete)]
@@ -199,7 +200,7 @@ _SCENARIO = _keyword(
     Annotated[
         str | None,
         typer.Argument(
-            metavar="SCENARIO", help="TOML file, or the name of a shipped scenario.", autocompletion=_scenarios
+            metavar="SCENARIO", help="TOML file, or the name of a shipped scenario.", autocompletion=complete_scenario
         ),
     ],
     None,

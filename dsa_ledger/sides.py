@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsa_ledger.compare import Comparison
-    from dsa_ledger.errors import ExpectedError
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.matrix import Matrix
     from dsa_ledger.options import Asked
@@ -32,21 +31,30 @@ def comparison(asked: Asked, other: str | None, changes: Sequence[str]) -> Compa
         raise BadInput([Fault("B", None, expected)])
     whole = {"a": asked, "b": _changed(asked, other, changes)}
     answers: dict[str, tuple[Scenario, Ledger]] = {}
-    faults: dict[Fault, list[str]] = {}
+    faults: dict[str, tuple[Fault, list[str]]] = {}  # by text: a fault's value may have no hash
     gaps: dict[str, NotModelled] = {}
     for side in SIDES:
         try:
             answers[side] = _ledger(whole[side])
         except BadInput as bad:
             for fault in bad.faults:
-                faults.setdefault(_by_b(fault, changes) if side == "b" else fault, []).append(side)
+                own = _by_b(fault, changes) if side == "b" else fault
+                faults.setdefault(str(own), (own, []))[1].append(side)
         except NotModelled as gap:
             gaps[side] = gap
     if faults:
-        raise BadInput(fault._replace(path=f"{', '.join(sides)}: {fault.path}") for fault, sides in faults.items())
+        raise BadInput(fault._replace(path=f"{', '.join(sides)}: {fault.path}") for fault, sides in faults.values())
     _raise_gap(gaps)
     (a, of_a), (b, of_b) = answers["a"], answers["b"]
     return compare(a, b, (of_a, of_b))
+
+
+def refuse(other: str | None, changes: Sequence[str] | None) -> None:
+    """Raise BadInput where a matrix is asked for together with a second scenario."""
+    expected = "none with --engine-matrix, which compares one scenario across engines"
+    faults = [Fault(name, value, expected) for name, value in (("B", other), ("--b", changes)) if value]
+    if faults:
+        raise BadInput(faults)
 
 
 def engine_matrix(asked: Asked, engines: str) -> Matrix:

@@ -158,7 +158,7 @@ def test_indexer_types_alone_are_not_read():
     overrides = {"index_topk_freq": None, "index_topk_pattern": None, "indexer_types": types}
     ledger = ledger_of(model_overrides=overrides, kv_dtype="fp8")
     assert ledger["model.full_layers"] == 78
-    assert any("no indexer weights" in sentence for sentence in ledger.warnings)
+    assert any("publishes no weights" in sentence for sentence in ledger.warnings)
 
 
 def test_a_null_frequency_is_a_default_and_a_null_offset_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account import sglang_pool, sglang_workspace, trtllm_pool, vllm_pool
+from dsa_ledger.account import sglang_pool, sglang_tiers, sglang_workspace, trtllm_pool, vllm_pool
 from dsa_ledger.account.model import post_model
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
@@ -28,7 +28,7 @@ __all__ = ["estimate"]
 def _sglang(ledger: Ledger, plan: Deployment) -> None:
     sglang_pool.post_pool(ledger, plan)
     sglang_workspace.post_workspace(ledger, plan)
-    sglang_workspace.post_host_and_tables(ledger, plan)
+    sglang_tiers.post_tiers(ledger, plan)
 
 
 POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {

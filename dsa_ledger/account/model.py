@@ -82,7 +82,7 @@ def post_model(ledger: Ledger, plan: Build) -> None:
         some_layers="model.full_layers",
     )
     ledger.given("model.index_k_layers", len(layers.owners), Unit.LAYERS, layers.owners_source)
-    ledger.given("model.indexer_layers", len(layers.built), Unit.LAYERS, layers.owners_source)
+    ledger.given("model.indexer_layers", len(layers.built), Unit.LAYERS, layers.built_source)
     ledger.given(
         "model.draft_layers",
         plan.draft_layers,
@@ -141,7 +141,7 @@ def _post_stages(ledger: Ledger, plan: Build) -> None:
             f"{stage.prefix}model.index_k_layers", len(stage.of(layers.owners)), Unit.LAYERS, layers.owners_source
         )
         ledger.given(
-            f"{stage.prefix}model.indexer_layers", len(stage.of(layers.built)), Unit.LAYERS, layers.owners_source
+            f"{stage.prefix}model.indexer_layers", len(stage.of(layers.built)), Unit.LAYERS, layers.built_source
         )
         drafts = plan.draft_layers if stage.last else 0
         ledger.given(

@@ -56,6 +56,10 @@ def post_pool(ledger: Ledger, plan: Deployment) -> None:
             cap_tokens="limits.max_total_tokens",
             page_tokens="engine.page_tokens",
         )
+    if plan.draft_layers and len(plan.stages) > 1 and not plan.scenario.has("pd-prefill"):
+        ledger.warn(
+            "SGLang runs MTP with pipeline stages outside a PD prefill worker only with SGLANG_ENABLE_PP_SPEC=1"
+        )
     for stage in plan.stages:
         _post_allocated(Scope(ledger, stage.prefix), plan, stage)
         post_pool_keys(Scope(ledger, stage.prefix), plan)

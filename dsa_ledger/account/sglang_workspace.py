@@ -8,7 +8,7 @@ from dsa_ledger.account.records import scenario_source
 from dsa_ledger.engines import sglang, sglang_memory
 from dsa_ledger.engines.rules import engine_source, since
 from dsa_ledger.formulas import workspace
-from dsa_ledger.ledger import Scope, Source
+from dsa_ledger.ledger import Source
 from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
@@ -162,65 +162,4 @@ def _post_budget(ledger: Ledger, plan: Deployment) -> None:
         capacity_bytes="gpu.capacity_bytes",
         mem_fraction="engine.mem_fraction",
         share="workspace.free_share",
-    )
-
-
-def post_host_and_tables(ledger: Ledger, plan: Deployment) -> None:
-    """Post what HiCache and HiSparse keep outside the pool."""
-    scenario, release = plan.scenario, plan.release
-    if scenario.has("hicache"):
-        ledger.given("hicache.ratio", scenario.hicache.ratio, Unit.SHARE, scenario_source("hicache.ratio"))
-        source = engine_source(release, "mem_cache/memory_pool_host.py: host slots x (main KV + index-K of its layers)")
-        for stage in plan.stages:
-            _post_host_pool(Scope(ledger, stage.prefix), plan, source)
-    if scenario.has("hisparse"):
-        source = engine_source(release, "HiSparse: int64 map of device tokens x ratio, not charged")
-        ledger.derive(
-            "workspace.hisparse_map_bytes",
-            Unit.BYTES,
-            workspace.slot_map_bytes,
-            source,
-            rows="pool.rows",
-            rows_per_token="pool.index_rows",
-        )
-
-
-def _post_host_pool(scope: Scope, plan: Deployment, source: Source) -> None:
-    size = plan.scenario.hicache.size_gb
-    scope.derive(
-        "host.cell_bytes",
-        Unit.BYTES_PER_TOKEN,
-        workspace.host_cell_bytes,
-        source,
-        main_kv_record_bytes="record.main_kv_bytes",
-        layers="model.layers",
-        index_k_record_bytes="record.index_k_bytes",
-        index_k_layers="model.index_k_layers",
-    )
-    if size is None:
-        scope.derive(
-            "host.pool_bytes",
-            Unit.BYTES,
-            workspace.host_pool_bytes,
-            source,
-            "per rank, before the shrink to free host memory",
-            rows="pool.rows",
-            ratio="hicache.ratio",
-            cell_bytes="host.cell_bytes",
-        )
-        return
-    scope.given(
-        "hicache.size_bytes", round(size * 1e9), Unit.BYTES, scenario_source("hicache.size_gb, decimal GB of main KV")
-    )
-    scope.derive(
-        "host.pool_bytes",
-        Unit.BYTES,
-        workspace.host_pool_bytes_of_size,
-        source,
-        "per rank: the flag counts main KV alone",
-        size_bytes="hicache.size_bytes",
-        main_kv_record_bytes="record.main_kv_bytes",
-        layers="model.layers",
-        cell_bytes="host.cell_bytes",
-        page_tokens="engine.page_tokens",
     )

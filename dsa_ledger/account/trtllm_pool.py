@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsa_ledger.account.pool_keys import post_pool_keys
 from dsa_ledger.account.records import post_free_before, post_main_kv, scenario_source
 from dsa_ledger.engines import trtllm
-from dsa_ledger.engines.layers import deciding_reader, published_full_layers
+from dsa_ledger.engines.layers import NEVER, deciding_reader, published_full_layers
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import cells, pool, workspace
 from dsa_ledger.ledger import LEAST, MOST, Scope
@@ -279,9 +279,11 @@ def _warn(ledger: Ledger, plan: Deployment) -> None:
         ledger.warn(f"{label} runs layer 0 as full although {reader.key} says shared; correct the config")
     missing = set(layers.built) - set(published_full_layers(model))
     if missing:
+        never = layers.decided_by == NEVER.key
+        advice = "take 1.3.0rc23 or later" if never else "set index_topk_freq and index_skip_topk_offset"
         ledger.warn(
-            f"{label} builds {len(missing)} indexers for which {model.name} publishes no indexer weights (it decides by "
-            f"{layers.decided_by}); set index_topk_freq and index_skip_topk_offset, or take 1.3.0rc23 or later"
+            f"{label} builds {len(missing)} indexers for which {model.name} publishes no weights (it decides by "
+            f"{layers.decided_by}); {advice}"
         )
     shared = [stage.number for stage in plan.stages if stage.first not in layers.full]
     if shared:

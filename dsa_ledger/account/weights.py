@@ -23,6 +23,7 @@ QUANT_FIELDS = ("bits", "scale_bytes", "block_rows", "block_columns", "fixed_byt
 OVERHEAD_BYTES = GIB // 5
 VOCABULARY_PAD = 64
 ONE = "checkpoint.shards"
+INDEXER = ("wq_b", "wk", "weights_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,18 @@ class Poster:
         self.scope, self.model, self.part = scope, model, part
         self.keys: list[str] = []
         self.indexer_keys: list[str] = []
-        self.source = config_source(model, "quantization_config and tensor shapes")
+        self.source = self.indexer_source = config_source(model, "quantization_config and tensor shapes")
 
     def quantised(
         self, module: str, formula: Callable[..., Any], layers: tuple[int, ...], *, component: str = "", **inputs: str
     ) -> None:
         """Post a component in each format that its layers have."""
         component = component or module
+        counted = self.indexer_source if module in INDEXER else self.source
         for quant, count in spread(self.model, module, layers):
             self.quant_givens(quant)
             key = f"{self.part.name}.{component}_bytes.{quant.name}"
-            self.layer_given(key, count)
+            self.scope.given(f"{key}.layers", count, Unit.LAYERS, counted)
             formats = {field: f"quant.{quant.name}.{field}" for field in QUANT_FIELDS}
             self.derive(key, formula, layers=f"{key}.layers", **inputs, **formats)
 
@@ -215,7 +217,7 @@ def post_indexers(post: Poster) -> None:
     part = post.part
     start = len(post.keys)
     count = f"{part.name}.indexer_layers"
-    post.scope.given(count, len(part.built), Unit.LAYERS, post.source)
+    post.scope.given(count, len(part.built), Unit.LAYERS, post.indexer_source)
     post.quantised(
         "wq_b",
         formulas.index_query_bytes,
@@ -319,6 +321,7 @@ def post_rank(ledger: Ledger, plan: Build, stage: Stage) -> None:
     dense = max(0, min(stage.end, model.dense_layers) - stage.first)
     fused = plan.weights.fused_index_key.value
     post = Poster(scope, model, Part("weights", layers, stage.of(plan.layers.built), dense, True, fused))  # noqa: FBT003
+    post.indexer_source = plan.layers.owners_source  # which layers have an indexer is the engine's decision
     post_layers(post)
     unread = [key for key in post.keys if ".kv_b_bytes" in key]
     experts = [key for key in post.keys if ".expert_bytes" in key]

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from dsa_ledger.ledger import Ledger
 
 SMALLEST = ("pool.budget_bytes", "pool.tokens", "pool.requests_at_context")
+# Public keys of one rank: with stages each stands beside the plain one, equal or not.
+RANK_GROUPS = ("record.", "cell.", "pool.", "workspace.", "step.")
+RANK_KEYS = ("engine.mem_fraction", "weights.rank_bytes", "weights.indexer_rank_bytes", "weights.draft_rank_bytes")
 WEIGHT_TOTALS = (
     "weights.rank_bytes",
     "weights.indexer_rank_bytes",
@@ -39,3 +42,8 @@ def post_worst(ledger: Ledger, plan: Deployment) -> None:
         skipped = suffix.startswith("weights.") and suffix not in WEIGHT_TOTALS
         if suffix not in ledger and not skipped:
             ledger.total(suffix, source, keys, LEAST if is_smallest(suffix) else MOST)
+    for key in list(ledger.entries):
+        if key.startswith(RANK_GROUPS) or key in RANK_KEYS:
+            for stage in plan.stages:
+                if f"{stage.prefix}{key}" not in ledger:
+                    ledger.total(f"{stage.prefix}{key}", ledger.entries[key].source, [key], note="alike on every stage")

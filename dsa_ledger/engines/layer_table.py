@@ -67,8 +67,8 @@ def _disagreements(rows: list[LayerRow]) -> list[str]:
     base = first.layers
     said += [
         f"{row.release.label} runs {len(row.layers.full)} full layers where {first.release.label} runs "
-        f"{len(base.full)}: it decides by {row.layers.decided_by}, not {base.decided_by}; name the same layers in indexer_types and in "
-        "index_topk_freq / index_skip_topk_offset"
+        f"{len(base.full)}: it decides by {row.layers.decided_by}, not {base.decided_by}; name the same layers in "
+        "indexer_types and in index_topk_freq / index_skip_topk_offset"
         for row in rows
         if row.layers and row.layers.full != base.full
     ]

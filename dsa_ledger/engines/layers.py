@@ -166,6 +166,7 @@ class Layers(NamedTuple):
     decided_by: str
     source: Source
     owners_source: Source
+    built_source: Source
 
 
 def deciding_reader(model: Model, release: Release) -> tuple[Reader, Source]:
@@ -204,7 +205,7 @@ def layers_of(model: Model, release: Release, features: Iterable[str] = ()) -> L
     if elides.value and keeper:
         owners = Fact(everything, engine_source(release, f"_should_elide_dsa_index_k: off with {keeper}"))
     built = plan.full if elides.value else everything
-    return Layers(plan, plan.full, owners.value, built, reader.key, source, owners.source)
+    return Layers(plan, plan.full, owners.value, built, reader.key, source, owners.source, elides.source)
 
 
 def _refuse_nulls(model: Model, release: Release) -> None:

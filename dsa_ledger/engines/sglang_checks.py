@@ -106,6 +106,12 @@ def _check_features(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, 
         "one role per server: pd-prefill or pd-decode",
     )
     faults.require(
+        not (scenario.has("pd-decode") and sharding.cp > 1),
+        "sharding.cp",
+        sharding.cp,
+        f"1 on a PD decode worker ({label})",
+    )
+    faults.require(
         not scenario.has("fp4-index-k"), "features", "fp4-index-k", f"off: {label} has it for DeepSeek-V4 only"
     )
     if draft.steps:

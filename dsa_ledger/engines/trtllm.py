@@ -91,7 +91,10 @@ def draft_layers_charged(scenario: Scenario, draft_layers: int, release: Release
     if scenario.sharding.dp_attention > 1:
         where = "with attention DP no separate draft cache: the estimate counts the target's layers only (inferred)"
         return Fact(0, engine_source(release, f"pyexecutor/_util.py: {where}"))
-    where = f"pyexecutor/_util.py, {PULL}/12188: a separate draft cache, charged on the last pipeline stage"
+    where = (
+        f"pyexecutor/_util.py, {PULL}/12188: a separate draft cache, charged on the last pipeline stage; one MTP layer "
+        "repeated (speculative/utils.py get_num_spec_layers)"
+    )
     return Fact(draft_layers, engine_source(release, where))
 
 

@@ -81,7 +81,11 @@ FUSED_INDEX_KEY: Rule[bool] = Rule(
     NAME,
     "indexer weights",
     ("0.19.0", False, "models/deepseek_v2.py: wk as in the checkpoint, weights_proj in bf16"),
-    ("0.21.0", True, "models/deepseek_v2.py: wk_weights_proj fused in bf16 (May 2026)"),
+    (
+        "0.22.0",
+        True,
+        "models/deepseek_v2.py: wk_weights_proj fused in bf16 (PR #38684; FP8 by date, May 2026: inferred)",
+    ),
 )
 TRACKS_FLASHMLA_BF16: Rule[bool] = Rule(
     NAME,

@@ -97,28 +97,6 @@ def gathered_index_k_bytes(*, record_bytes: Any, context_tokens: Any, scores: An
     return record_bytes * context_tokens * scores
 
 
-def slot_map_bytes(*, rows: Any, rows_per_token: Any) -> Any:
-    """Return an int64 map of logical to device tokens [B]. Source: sglang 0.5.23 HiSparse allocator."""
-    return rows * rows_per_token * 8
-
-
-def host_cell_bytes(*, main_kv_record_bytes: Any, layers: Any, index_k_record_bytes: Any, index_k_layers: Any) -> Any:
-    """Return a token of the host tier over a rank's layers [B/token]. Source: sglang memory_pool_host.py."""
-    return main_kv_record_bytes * layers + index_k_record_bytes * index_k_layers
-
-
-def host_pool_bytes(*, rows: Any, ratio: Any, cell_bytes: Any) -> Any:
-    """Return the host tier of one rank by ratio [B]. Source: sglang memory_pool_host.py hicache_ratio."""
-    return truncated(rows * ratio) * cell_bytes
-
-
-def host_pool_bytes_of_size(
-    *, size_bytes: Any, main_kv_record_bytes: Any, layers: Any, cell_bytes: Any, page_tokens: Any
-) -> Any:
-    """Return the host tier where the flag sizes its main KV [B]. Source: sglang memory_pool_host.py hicache_size."""
-    return size_bytes // (main_kv_record_bytes * layers) // page_tokens * page_tokens * cell_bytes
-
-
 def topk_buffer_bytes(*, rows: Any, index_topk: Any) -> Any:
     """Return the top-k indices of so many rows in int32 [B]. Source: tensorrt-llm sparse/dsa/metadata.py."""
     return rows * index_topk * 4
