@@ -21,6 +21,8 @@ typedef long long i64;
 #define KEY_BYTES 8192ULL
 #define STAGES 8
 #define CLUSTER 8
+#define RING_BYTES (STAGES * PAGE_BYTES + STAGES * 8)
+#define SCAN_LOADS 4
 #define GROUP 4             // records that a warp of G has in flight; 2,048 is a multiple
 
 #ifdef __CUDACC__
@@ -150,7 +152,7 @@ __device__ __forceinline__ u32 key_sum(uint4 v) {
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 3)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
     score_pages(const char* pool, const int* table, i64 table_stride, const i64* first_unit, const int* first_row,
                 int rows, u64* slots, float* scores, i64 scores_stride) {
     walk({first_unit, first_row, rows}, slots, [=](int row, i64 begin, i64 end, int warp, int lane) {
@@ -184,14 +186,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 3)
 }
 
 // The ring: page i of a walk uses stage i % STAGES, for the (i / STAGES)-th time, and that parity ends its wait.
-__device__ __forceinline__ int stage_of(i64 i) { return (int)(i % STAGES); }
-__device__ __forceinline__ u32 parity_of(i64 i) { return (u32)(i / STAGES) & 1u; }
-
+// Shared memory: STAGES pages, then STAGES barriers (RING_BYTES, which a launch must ask for).
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 3)
     read_pages_bulk(const char* pool, const int* table, i64 table_stride, const i64* first_unit, const int* first_row,
                     int rows, u64* slots) {
-    extern __shared__ __align__(128) char ring[];  // STAGES pages
-    __shared__ u64 full[STAGES];
+    extern __shared__ __align__(128) char ring[];
+    u64* full = (u64*)(ring + STAGES * PAGE_BYTES);
     const int thread = threadIdx.x;
     if (thread < STAGES) barrier_start(&full[thread]);
     __syncthreads();
@@ -202,65 +202,69 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 3)
     auto copy = [&](i64 at) {
         while (at >= first_unit[ahead_row + 1]) ahead_row++;
         const int page = table[ahead_row * table_stride + (at - first_unit[ahead_row])];
-        const int stage = stage_of(at - begin);
+        const int stage = (int)((at - begin) % STAGES);
         copy_page(ring + stage * PAGE_BYTES, pool + (u64)page * PAGE_BYTES, &full[stage]);
     };
     if (thread == 0)
         for (i64 at = begin; at < end && at < begin + STAGES; at++) copy(at);
     u64 sum = 0;
     for (i64 at = begin; at < end; at++) {
-        const int stage = stage_of(at - begin);
-        while (!arrived(&full[stage], parity_of(at - begin))) {
+        while (at >= first_unit[row + 1]) row++;  // past rows without a page
+        const int stage = (int)((at - begin) % STAGES);
+        const u32 parity = (u32)((at - begin) / STAGES) & 1u;
+        while (!arrived(&full[stage], parity)) {
         }
         const uint4* page = (const uint4*)(ring + stage * PAGE_BYTES);
         sum += words(page[thread]) + words(page[thread + WARPS * 32]);
         if (thread < 16) sum += words(page[thread + 2 * WARPS * 32]);
         __syncthreads();  // all have read the stage: it may be filled again
         if (thread == 0 && at + STAGES < end) copy(at + STAGES);
-        while (at + 1 == first_unit[row + 1] || at + 1 == end) {
+        if (at + 1 == end || at + 1 == first_unit[row + 1]) {
             const u64 whole = over_warp(sum);
             if (thread % 32 == 0) slots[(blockIdx.x + (u64)row) * WARPS + thread / 32] = whole;
             sum = 0;
-            row++;
-            break;
         }
     }
 }
 
 // A top-k reads its row to find a threshold and again to pick what is above it. Here: the top byte of a thread's
 // largest key, then how many of its keys have that byte. The second pass needs the first, so neither can be left out.
+struct Scan {
+    u32 top;
+    u64 sum;
+    __device__ __forceinline__ void take(uint4 v, int pass) {
+        const u32 part[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (pass == 0) {
+                top = part[k] > top ? part[k] : top;
+                sum += part[k];
+            } else {
+                sum += part[k] >> 24 == top >> 24;
+            }
+        }
+    }
+};
+
 template <int CTAS>
 __device__ __forceinline__ void scan(const u32* logits, i64 stride, i64 tokens, u64* slots) {
     const i64 row = blockIdx.x / CTAS, threads = (i64)CTAS * SCAN_WARPS * 32;
     const i64 thread = (blockIdx.x % CTAS) * (i64)(SCAN_WARPS * 32) + threadIdx.x;
     const u32* keys = logits + row * stride;
     const i64 vectors = tokens / 4;
-    u32 top = 0;
-    u64 sum = 0;
+    Scan mine = {0, 0};
     for (int pass = 0; pass < 2; pass++) {
-        for (i64 at = thread; at < vectors; at += 4 * threads) {
-            uint4 got[4];
+        i64 at = thread;
+        for (; at + (SCAN_LOADS - 1) * threads < vectors; at += SCAN_LOADS * threads) {
+            uint4 got[SCAN_LOADS];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const bool inside = at + i * threads < vectors;
-                got[i] = inside ? load16_cached(keys + 4 * (at + i * threads)) : uint4{0, 0, 0, 0};
-            }
+            for (int i = 0; i < SCAN_LOADS; i++) got[i] = load16_cached(keys + 4 * (at + i * threads));
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const u32 part[4] = {got[i].x, got[i].y, got[i].z, got[i].w};
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    if (pass == 0) {
-                        top = part[k] > top ? part[k] : top;
-                        sum += part[k];
-                    } else {
-                        sum += top >= (1u << 24) && part[k] >> 24 == top >> 24;
-                    }
-                }
-            }
+            for (int i = 0; i < SCAN_LOADS; i++) mine.take(got[i], pass);
         }
+        for (; at < vectors; at += threads) mine.take(load16_cached(keys + 4 * at), pass);
     }
-    sum = over_warp(sum);
+    const u64 sum = over_warp(mine.sum);
     if (threadIdx.x % 32 == 0) slots[(u64)blockIdx.x * SCAN_WARPS + threadIdx.x / 32] = sum;
 }
 

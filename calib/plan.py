@@ -164,3 +164,20 @@ def first_rows(row_units: Sequence[int], shares: int) -> NDArray[np.int32]:
 def first_units(row_units: Sequence[int]) -> NDArray[np.int64]:
     """Return the number of the first unit of each row, and the total after the last."""
     return np.concatenate([[0], np.cumsum(np.asarray(row_units, dtype=np.int64))]).astype(np.int64)
+
+
+def slot_rows(row_units: Sequence[int], shares: int) -> NDArray[np.int32]:
+    """Return the row that each slot of partial sums belongs to, -1 where none is written.
+
+    Share k and row r, where they overlap, have slot k + r (paged_read.cu `walk`): no two pairs have the same.
+    """
+    ends = np.cumsum(np.asarray(row_units, dtype=np.int64))
+    edges = int(ends[-1]) * np.arange(shares + 1, dtype=np.int64) // shares
+    rows = np.full(shares + len(ends), -1, dtype=np.int32)
+    for row, (begin, end) in enumerate(zip(ends - np.asarray(row_units), ends, strict=True)):
+        # Both edges grow with the share, so the overlapping shares are one range.
+        first = int(np.searchsorted(edges[1:], begin, side="right"))
+        last = int(np.searchsorted(edges[:-1], end, side="left"))
+        met = [share for share in range(first, last) if edges[share] < edges[share + 1] and begin < end]
+        rows[[share + row for share in met]] = row
+    return rows

@@ -42,7 +42,7 @@ class Cause:
 
     @property
     def kind(self) -> Kind:
-        """Return `scenario` where the user stated one of the two, else `engine` where a rule did, else the kind of `a`."""
+        """Return `scenario` where the user stated one side, else `engine` where a rule made one, else the kind of a."""
         kinds: list[Kind] = [entry.source.kind for entry in (self.a, self.b) if entry]
         ranked: tuple[Kind, ...] = ("scenario", "engine", kinds[0])
         return next(kind for kind in ranked if kind in kinds)

@@ -91,7 +91,7 @@ def engines_named(text: str) -> list[Engine]:
         versions = [version.strip()] if version else READ.get(name, ())
         found += [(name, each) for each in versions]
     faults.stop_if_any()
-    return [Engine(name=name, version=version) for name, version in dict.fromkeys(found)]  # type: ignore[arg-type]
+    return [Engine(name=name, version=version) for name, version in dict.fromkeys(found)]
 
 
 def asked_of(scenario: Scenario, engine: Engine) -> Scenario:
@@ -141,10 +141,7 @@ def _answer(scenario: Scenario, ledger: Ledger) -> Answer:
 
 
 def _refusal(scenario: Scenario, error: BadInput | NotModelled) -> Answer:
-    if isinstance(error, NotModelled):
-        reason = f"{error.feature}: {error.reason}"
-    else:
-        reason = "; ".join(error.lines())
+    reason = f"{error.feature}: {error.reason}" if isinstance(error, NotModelled) else "; ".join(error.lines())
     return Answer(
         engine=scenario.engine.name,
         releases=(scenario.engine.version or "",),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dsa_ledger import BadInput, NotModelled, Scenario, estimate
 from dsa_ledger.catalog import gpu_names, model_names
-from dsa_ledger.engines.deploy import ENGINES
+from dsa_ledger.engines.registry import ENGINES
 from dsa_ledger.engines.releases import READ
 from dsa_ledger.schema import FEATURES
 
@@ -50,26 +50,51 @@ def loads(draw: st.DrawFn) -> dict[str, Any]:
     return load
 
 
+SHAPES: tuple[dict[str, Any], ...] = (
+    {},
+    {"tp": 16, "ep": 16},
+    {"dp_attention": 8, "ep": 8},
+    {"pp": 2},
+    {"tp": 16, "pp": 3},
+    {"cp": 8},
+    {"cp": 8, "layer_split": True},
+    {"tp": 4, "cp": 4, "layer_split": True},
+    {"dcp": 8},
+    {"dcp": 2},
+)
+
+
 @st.composite
-def tables(draw: st.DrawFn, engine: st.SearchStrategy[str] | None = None) -> dict[str, Any]:
-    """Return a scenario as tables; `engine` narrows the engines."""
-    pp = draw(mostly(1, 2, 3, 4))
+def shapes(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a layout that exists, or any mixture of fields."""
+    if draw(mostly(True, False)):
+        return {"tp": 8} | draw(st.sampled_from(SHAPES))
+    return {
+        "tp": draw(st.sampled_from([8, 4, 32, 1, 6])),
+        "pp": draw(mostly(1, 2, 4)),
+        "ep": draw(mostly(1, 4, 8)),
+        "cp": draw(mostly(1, 2, 8)),
+        "dcp": draw(mostly(1, 2, 8)),
+        "dp_attention": draw(mostly(1, 2, 8)),
+        "layer_split": draw(mostly(False, True)),
+    }
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a scenario as tables."""
+    sharding = draw(shapes())
+    features = draw(mostly([], *([name] for name in FEATURES)))
+    if "cp" in sharding and draw(mostly(True, False)):
+        features = draw(st.sampled_from([["pd-prefill"], ["pd-prefill", "kv-sharding"], ["pd-prefill", "hicache"]]))
     return {
         "model": draw(st.sampled_from(model_names())),
         "model_overrides": draw(st.sampled_from(OVERRIDES)),
         "gpu": draw(st.sampled_from(gpu_names())),
-        "engine": draw(engine or engines()),
-        "kv_dtype": draw(st.sampled_from(["auto", "auto", "bf16", "fp8_e4m3", "fp8"])),
-        "features": draw(mostly([], *([name] for name in FEATURES), ["pd-prefill", "kv-sharding"])),
-        "sharding": {
-            "tp": draw(st.sampled_from([8, 8, 4, 16, 32, 1, 6])),
-            "pp": pp,
-            "ep": draw(mostly(1, 4, 8)),
-            "cp": draw(mostly(1, 2, 8)),
-            "dcp": draw(mostly(1, 2, 8)),
-            "dp_attention": draw(mostly(1, 2, 8)),
-            "layer_split": draw(mostly(False, True)),
-        },
+        "engine": draw(engines()),
+        "kv_dtype": draw(mostly("auto", "bf16", "fp8_e4m3", "fp8")),
+        "features": features,
+        "sharding": sharding,
         "draft": {"steps": draw(st.sampled_from([0, 0, 1, 3, 5]))},
         "load": draw(loads()),
         "limits": draw(

@@ -46,7 +46,13 @@ FEATURES = (
     ("fp4-index-k",),
     ("hicache", "pd-decode"),
 )
-LOADS = ({}, {"context": 131072}, {"context": 8192, "batch": 9}, {"context": 30000, "new_tokens": 20000}, {"context": 64})
+LOADS = (
+    {},
+    {"context": 131072},
+    {"context": 8192, "batch": 9},
+    {"context": 30000, "new_tokens": 20000},
+    {"context": 64},
+)
 STEPS = (0, 0, 3, 5, 1)
 
 

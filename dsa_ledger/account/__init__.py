@@ -13,7 +13,7 @@ from dsa_ledger.account.step import post_load, post_step
 from dsa_ledger.account.verdict import judge_load, judge_weights
 from dsa_ledger.account.weights import post_checkpoint, post_layout, post_rank
 from dsa_ledger.account.worst import post_worst
-from dsa_ledger.engines.deploy import check_load, deploy
+from dsa_ledger.account.deploy import check_load, deploy
 from dsa_ledger.ledger import Ledger, Scope
 from dsa_ledger.schema import Load, Scenario
 

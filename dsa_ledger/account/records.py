@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import pool, records, step
 from dsa_ledger.ledger import Fact, Source
@@ -38,6 +39,9 @@ def post_machine(ledger: Ledger, plan: Deployment) -> None:
     for name in ("tp", "pp", "ep", "cp", "dcp", "dp_attention"):
         ledger.given(f"sharding.{name}", getattr(sharding, name), Unit.RANKS, scenario_source(f"sharding.{name}"))
     ledger.fact("sharding.replicas", Unit.RANKS, plan.replicas)
+    ledger.given(
+        "sharding.ranks", ranks_of_server(scenario), Unit.RANKS, scenario_source("gpus, the ranks of one server")
+    )
     ledger.given(
         "engine.page_tokens", PAGE_TOKENS, Unit.TOKENS, engine_source(plan.release, "page of 64 tokens for DSA on CUDA")
     )

@@ -25,7 +25,9 @@ _MODULES = {
     "tensorrt_llm.commands.serve": "tensorrt-llm",
 }
 _PROGRAMS = {"sglang": ("sglang", True), "vllm": ("vllm", True), "trtllm-serve": ("tensorrt-llm", False)}
-_IMAGES = re.compile(r"(?:^|/)(sglang|vllm-openai|vllm|tensorrt-llm[\w.-]*|tensorrtllm[\w.-]*)(?::([\w.+-]+))?(?:@\S+)?$")
+_IMAGES = re.compile(
+    r"(?:^|/)(sglang|vllm-openai|vllm|tensorrt-llm[\w.-]*|tensorrtllm[\w.-]*)(?::([\w.+-]+))?(?:@\S+)?$"
+)
 _TAG = re.compile(r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?(?:rc\d+)?)")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "zsh", "/usr/bin/bash")
 _NUMBER = re.compile(r"-\d+(\.\d+)?$")

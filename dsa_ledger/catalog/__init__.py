@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dsa_ledger.schema import Model
 
-__all__ = ["gpu_names", "load_gpu", "load_model", "model_names"]
+__all__ = ["gpu_names", "load_gpu", "load_model", "model_names", "unmodelled_names"]
 
 _HERE = Path(__file__).parent
 _SUFFIXES = (".json", ".toml")
@@ -39,6 +39,11 @@ def _table(file: str) -> dict[str, Any]:
 def model_names() -> list[str]:
     """Return the names of the catalog's models, as published."""
     return list(_table("models.json")["models"])
+
+
+def unmodelled_names() -> list[str]:
+    """Return the names of models that are known and refused, with the reason, as not modelled."""
+    return list(_table("models.json")["not_modelled"])
 
 
 def gpu_names() -> list[str]:

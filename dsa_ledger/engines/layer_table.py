@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsa_ledger.engines.deploy import ENGINES
+from dsa_ledger.engines.registry import ENGINES
 from dsa_ledger.engines.layers import Layers, layers_of
 from dsa_ledger.engines.releases import READ, resolve
 from dsa_ledger.errors import BadInput, NotModelled

@@ -55,13 +55,3 @@ def layers_cell_bytes(*, main_kv_record_bytes: Any, index_k_record_bytes: Any, l
     Source: tensorrt-llm get_cache_size_per_token of a draft cache.
     """
     return (main_kv_record_bytes + index_k_record_bytes) * layers
-
-
-def excess_bytes(*, larger: Any, smaller: Any) -> Any:
-    """Return what one figure exceeds another by, at least nothing [B/token]. Source: arithmetic."""
-    return most(larger - smaller, 0)
-
-
-def split_layers(*, layers: Any, ranks: Any, scratch_layers: Any) -> Any:
-    """Return layers that a layer-split rank holds, scratch included [layers]. Source: sglang layers/cp/utils.py."""
-    return -(-layers // ranks) + scratch_layers

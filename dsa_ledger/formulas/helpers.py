@@ -68,7 +68,12 @@ def ceiled(value: Any) -> Any:
 
 def rounded(value: Any, digits: int) -> Any:
     """Return a float rounded to so many decimal digits, ties as Python's round()."""
-    return value.round(digits) if _arrays(value) else round(value, digits)
+    if _arrays(value):
+        import numpy as np
+
+        # numpy rounds the product with 10^digits, Python the double itself: at ties they differ.
+        return np.array([round(number, digits) for number in value.ravel().tolist()]).reshape(value.shape)
+    return round(value, digits)
 
 
 def quotient(value: Any, divisor: Any) -> Any:

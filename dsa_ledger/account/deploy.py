@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.catalog import load_gpu, load_model
-from dsa_ledger.engines import sglang, sglang_checks, trtllm, trtllm_checks, vllm, vllm_checks
 from dsa_ledger.engines.base import Build, Deployment, stage_list
 from dsa_ledger.engines.layers import layers_of
+from dsa_ledger.engines.registry import CHECKS, ENGINES
 from dsa_ledger.engines.releases import resolve
 from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults
 
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
     from dsa_ledger.engines.releases import Release
     from dsa_ledger.schema import Gpu, Model, Scenario
-
-# Each module answers record_layout, index_k_bits, stage_cuts, weight_layout, step_rules, prefill_rules and replicas.
-ENGINES: dict[str, Any] = {"sglang": sglang, "vllm": vllm, "tensorrt-llm": trtllm}
-CHECKS: dict[str, Callable[[Scenario, Model, Gpu, Release], None]] = {
-    "sglang": sglang_checks.check,
-    "vllm": vllm_checks.check,
-    "tensorrt-llm": trtllm_checks.check,
-}
 
 
 def deploy(scenario: Scenario) -> Deployment:
@@ -90,13 +82,17 @@ def _model(scenario: Scenario) -> Model:
     return scenario.model
 
 
+def ranks_of_server(scenario: Scenario) -> int:
+    """Return the GPUs of one server: tp x pp, on vLLM times data-parallel replicas and PCP, which lie outside tp."""
+    sharding = scenario.sharding
+    outside = sharding.dp_attention * sharding.cp if scenario.engine.name == "vllm" else 1
+    return sharding.tp * sharding.pp * outside
+
+
 def _check_ranks(scenario: Scenario) -> None:
     """Raise BadInput where the GPUs named are not the ranks of one server."""
-    faults, sharding = Faults(), scenario.sharding
-    ranks, factors = sharding.tp * sharding.pp, "tp x pp"
-    if scenario.engine.name == "vllm":
-        ranks *= sharding.dp_attention * sharding.cp
-        factors = "tp x pp x data-parallel size x cp"
+    faults, ranks = Faults(), ranks_of_server(scenario)
+    factors = "tp x pp x data-parallel size x cp" if scenario.engine.name == "vllm" else "tp x pp"
     faults.require(
         scenario.gpus in (None, ranks), "gpus", scenario.gpus, f"{ranks} = {factors}, the number of ranks of one server"
     )
