@@ -119,6 +119,8 @@ def compare(
         from dsa_ledger.render.matrix import matrix_text
 
         _print(matrix_text(matrix, asked.format))
+        if asked.format == "csv":
+            _complain("warning: ", matrix.warnings)
         return
     found = sides.comparison(asked, second, b or [])
     from dsa_ledger.render.compare import comparison_text
@@ -221,9 +223,12 @@ def _ledger(asked: Asked) -> tuple[Scenario, Ledger]:
     from dsa_ledger.account import estimate as ledger_of
 
     try:
-        return scenario, ledger_of(scenario)
+        ledger = ledger_of(scenario)
     except BadInput as bad:
         raise named(bad, asked) from None
+    for sentence in asked.notes or ():
+        ledger.warn(sentence)
+    return scenario, ledger
 
 
 def _leave(asked: Asked, ledger: Ledger) -> None:

@@ -78,6 +78,7 @@ class Matrix:
     scenario: Scenario
     answers: tuple[Answer, ...]
     changes: tuple[Change, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def engines_named(text: str) -> list[Engine]:

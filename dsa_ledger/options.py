@@ -143,6 +143,9 @@ class Asked(NamedTuple):
     values: dict[Option, Any]
     sets: list[str]
     format: str
+    commands: tuple[str, ...] = ()
+    stated: dict[str, str] | None = None  # field to the words of a command that set it, filled by `scenario_of`
+    notes: list[str] | None = None  # what to say about the command, filled by `scenario_of`
 
 
 def check_format(name: str) -> None:
@@ -157,7 +160,7 @@ def mentioned(arguments: Sequence[str]) -> tuple[Option, ...]:
     typer makes a validator for every option, given or not: 0.2 ms each.
     """
     words = {text.partition("=")[0] for text in arguments if text.startswith("--")}
-    if words <= {option.name for option in OPTIONS} | {"--set", "--format", "--all"}:
+    if words <= {option.name for option in OPTIONS} | {"--set", "--from-command", "--format", "--all"}:
         return tuple(option for option in OPTIONS if option.name in words)
     return OPTIONS
 
@@ -171,14 +174,16 @@ def scenario_options(
     def run(**given: Any) -> None:
         own = {name: value for name, value in given.items() if name in kept}
         values = {option: given[option.parameter] for option in options if given[option.parameter] not in _NOT_GIVEN}
-        asked = Asked(given.get("scenario"), values, given["set"] or [], given["format"])
+        commands = tuple(given.get("from_command") or ())
+        asked = Asked(given.get("scenario"), values, given["set"] or [], given["format"], commands, {}, [])
         command(asked=asked, **own)
 
     signature = inspect.signature(command, eval_str=True)
     kept = {name: parameter for name, parameter in signature.parameters.items() if name != "asked"}
     positional = [parameter for parameter in kept.values() if parameter.default is parameter.empty]
     named = [parameter for parameter in kept.values() if parameter.default is not parameter.empty]
-    parameters = [*positional, *([_SCENARIO] if takes_file else []), *map(_parameter, options), _SET, *named, _FORMAT]
+    sources = [_SCENARIO, _FROM_COMMAND] if takes_file else []
+    parameters = [*positional, *sources, *map(_parameter, options), _SET, *named, _FORMAT]
     run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -201,6 +206,18 @@ _SCENARIO = _keyword(
         str | None,
         typer.Argument(
             metavar="SCENARIO", help="TOML file, or the name of a shipped scenario.", autocompletion=complete_scenario
+        ),
+    ],
+    None,
+)
+_FROM_COMMAND = _keyword(
+    "from_command",
+    Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-command",
+            metavar="COMMAND|FILE|-",
+            help="Launch command of the server, or a script, Compose or Kubernetes file that holds it.",
         ),
     ],
     None,
@@ -237,6 +254,8 @@ def scenario_of(asked: Asked) -> Scenario:
     faults = Faults()
     if asked.format not in FORMATS:
         faults.found.append(_format_fault(asked.format))
+    if asked.commands:
+        _put_command(tables, asked, faults)
     for option, value in asked.values.items():
         _put(tables, option.path, value, option.name, faults)
     for text in asked.sets:
@@ -264,9 +283,26 @@ def _with_option(path: str, asked: Asked) -> str:
             return f"{path} ({option.name})"
         if any(f"{_set_path(text)}.".startswith(_set_path(start) + ".") for text in asked.sets):
             return f"{path} (--set)"
+        if asked.stated and start in asked.stated:
+            return f"{path} (--from-command: {asked.stated[start]})"
         if start in _BY_PATH and asked.file is None:
             return f"{path} ({_BY_PATH[start].name})"
     return f"{path} (in {asked.file})" if asked.file else path
+
+
+def _put_command(tables: dict[str, Any], asked: Asked, faults: Faults) -> None:
+    from dsa_ledger.audit.merge import merge_command, sentences
+
+    given = {option.path: value for option, value in asked.values.items()}
+    paths = {*given, *map(_set_path, asked.sets)}
+    try:
+        reading = merge_command(tables, asked.commands, given.get("engine", tables.get("engine")), paths, faults)
+    except BadInput as bad:
+        faults.found.extend(bad.faults)
+        return
+    if asked.stated is not None and asked.notes is not None:
+        asked.stated.update({path: setting.written for path, setting in reading.settings.items()})
+        asked.notes.extend(said for said in sentences(reading) if said not in asked.notes)
 
 
 def _put(tables: dict[str, Any], path: str, value: Any, option: str, faults: Faults) -> None:

@@ -9,11 +9,21 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from dsa_ledger.units import parse_bytes, parse_count, parse_rate
 
-Tokens = Annotated[int, BeforeValidator(lambda text: parse_count(text) if isinstance(text, str) else text)]
-Bytes = Annotated[int, BeforeValidator(lambda text: parse_bytes(text) if isinstance(text, str) else text)]
+
+def _whole(value: Any) -> Any:
+    """Refuse true and false, which Python counts as 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("a whole number, not true or false")  # noqa: TRY004 - pydantic turns a ValueError into a fault
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Tokens = Annotated[Whole, BeforeValidator(lambda text: parse_count(text) if isinstance(text, str) else text)]
+Bytes = Annotated[Whole, BeforeValidator(lambda text: parse_bytes(text) if isinstance(text, str) else text)]
 Rate = Annotated[float, BeforeValidator(lambda text: parse_rate(text) if isinstance(text, str) else text)]
-Positive = Annotated[int, Field(ge=1, le=1 << 40)]
-LayerKind = Literal["full", "shared"]
+Positive = Annotated[Whole, Field(ge=1, le=1 << 40)]
+SharingKind = Literal["full", "shared"]
+LayerKind = Literal["full", "shared", "linear"]
 
 
 class Frozen(BaseModel):
@@ -34,12 +44,12 @@ class Quant(Frozen):
     """How one kind of tensor is stored: bits an element, and one scale per block of rows x columns."""
 
     name: str
-    bits: int = Field(ge=1, le=64)
-    scale_bytes: int = Field(0, ge=0, description="bytes of one block's scale")
+    bits: Whole = Field(ge=1, le=64)
+    scale_bytes: Whole = Field(0, ge=0, description="bytes of one block's scale")
     block_rows: Positive = 1
     block_columns: Positive = 1
-    fixed_bytes: int = Field(0, ge=0, description="bytes per matrix beside elements and block scales")
-    scale_tensors: int = Field(0, ge=0, description="extra tensors per matrix in the checkpoint")
+    fixed_bytes: Whole = Field(0, ge=0, description="bytes per matrix beside elements and block scales")
+    scale_tensors: Whole = Field(0, ge=0, description="extra tensors per matrix in the checkpoint")
 
 
 BF16 = Quant(name="bf16", bits=16)
@@ -50,15 +60,15 @@ class QuantSpan(Frozen):
     """The format of one module over a run of layers [first, last]."""
 
     module: str
-    first: int = Field(ge=0)
-    last: int = Field(ge=0)
+    first: Whole = Field(ge=0)
+    last: Whole = Field(ge=0)
     quant: Quant
 
 
 class IndexSharing(Frozen):
     """The keys of config.json that decide which layers run an indexer, as written; `nulls` names explicit nulls."""
 
-    indexer_types: tuple[LayerKind, ...] | None = None
+    indexer_types: tuple[SharingKind, ...] | None = None
     cli_factor: Positive | None = None
     index_topk_pattern: str | None = Field(None, pattern=r"^[FS]*$", max_length=4096)
     index_topk_freq: Positive | None = None
@@ -67,10 +77,10 @@ class IndexSharing(Frozen):
 
 
 class LayerPlan(Frozen):
-    """Full or shared, layer by layer, as one engine version runs the model; draft layers apart."""
+    """Full, shared or linear, layer by layer, as one engine version runs the model; draft layers apart."""
 
     kinds: tuple[LayerKind, ...]
-    draft_layers: int = Field(0, ge=0)
+    draft_layers: Whole = Field(0, ge=0)
 
     @property
     def full(self) -> tuple[int, ...]:
@@ -90,24 +100,27 @@ class Model(Frozen):
     architecture: str
     hidden: Positive
     vocabulary: Positive
-    layers: Annotated[int, Field(ge=1, le=4096)]
-    dense_layers: int = Field(ge=0, description="leading layers with a dense MLP")
-    draft_layers: int = Field(ge=0, le=16, description="MTP (nextn) layers in the checkpoint")
+    layers: Annotated[Whole, Field(ge=1, le=4096)]
+    dense_layers: Whole = Field(ge=0, description="leading layers with a dense MLP")
+    draft_layers: Whole = Field(ge=0, le=16, description="MTP (nextn) layers in the checkpoint")
     heads: Positive
-    qk_nope: int = Field(ge=0)
-    qk_rope: int = Field(ge=0)
+    qk_nope: Whole = Field(ge=0)
+    qk_rope: Whole = Field(ge=0)
     v_head: Positive
     q_lora: Positive
     kv_lora: Positive
     experts: Positive
     experts_per_token: Positive
-    shared_experts: int = Field(ge=0)
+    shared_experts: Whole = Field(ge=0)
     dense_intermediate: Positive
     expert_intermediate: Positive
     index_heads: Positive
     index_head_dim: Positive
     index_topk: Positive
-    index_kpool: Positive = 1
+    index_kpool: Positive = Field(1, description="tokens that one index key stands for")
+    index_kpool_compress: bool = Field(False, description="the pool's open tail of keys is kept per request")
+    linear_layers: tuple[int, ...] = Field((), description="layers of linear attention: they cache no tokens")
+    weights_modelled: bool = Field(True, description="false: some tensors' shapes are not known; caches only")
     max_position: Positive
     sharing: IndexSharing = IndexSharing()
     published_sharing: IndexSharing | None = Field(None, description="of the checkpoint, where `sharing` is overridden")
@@ -118,6 +131,12 @@ class Model(Frozen):
     kv_quant: str | None = Field(None, description="KV format named by a ModelOpt checkpoint")
     quant_method: str = "none"
     provenance: Provenance
+
+    @property
+    def sparse_layers(self) -> tuple[int, ...]:
+        """Return the ids of the layers that cache tokens: every layer but the linear ones."""
+        linear = set(self.linear_layers)
+        return tuple(layer for layer in range(self.layers) if layer not in linear)
 
 
 class Hbm(Frozen):
@@ -157,12 +176,12 @@ class Engine(Frozen):
 class Sharding(Frozen):
     """How one server is cut over its ranks."""
 
-    tp: Annotated[int, Field(ge=1, le=4096)] = 1
-    ep: Annotated[int, Field(ge=1, le=4096)] = 1
-    pp: Annotated[int, Field(ge=1, le=256)] = 1
-    cp: Annotated[int, Field(ge=1, le=4096)] = 1
-    dcp: Annotated[int, Field(ge=1, le=4096)] = 1
-    dp_attention: Annotated[int, Field(ge=1, le=4096)] = 1
+    tp: Annotated[Whole, Field(ge=1, le=4096)] = 1
+    ep: Annotated[Whole, Field(ge=1, le=4096)] = 1
+    pp: Annotated[Whole, Field(ge=1, le=256)] = 1
+    cp: Annotated[Whole, Field(ge=1, le=4096)] = 1
+    dcp: Annotated[Whole, Field(ge=1, le=4096)] = 1
+    dp_attention: Annotated[Whole, Field(ge=1, le=4096)] = 1
     layer_split: bool = False
     pp_partition: tuple[Positive, ...] | None = Field(
         None, description="layers per stage, where the default is overridden"
@@ -172,15 +191,15 @@ class Sharding(Frozen):
 class Draft(Frozen):
     """Speculative decoding by the model's MTP layers."""
 
-    steps: Annotated[int, Field(ge=0, le=64)] = 0
-    topk: Annotated[int, Field(ge=1, le=64)] = 1
+    steps: Annotated[Whole, Field(ge=0, le=64)] = 0
+    topk: Annotated[Whole, Field(ge=1, le=64)] = 1
     accepted: Annotated[float, Field(ge=1, le=65)] | None = Field(None, description="mean tokens kept per step")
 
 
 class Load(Frozen):
     """What the server is asked to hold and run."""
 
-    batch: Annotated[int, Field(ge=1, le=1 << 24)] = Field(1, description="requests running on the whole server")
+    batch: Annotated[Whole, Field(ge=1, le=1 << 24)] = Field(1, description="requests running on the whole server")
     context: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(None, description="cached tokens per request")
     new_tokens: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(
         None, description="prompt tokens computed now"
@@ -220,8 +239,8 @@ class Backends(Frozen):
 class HiSparse(Frozen):
     """SGLang's host-resident main KV."""
 
-    ratio: Annotated[int, Field(ge=1, le=1024)] = 2
-    device_buffer: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    ratio: Annotated[Whole, Field(ge=1, le=1024)] = 2
+    device_buffer: Annotated[Whole, Field(ge=1, le=1 << 24)] | None = None
 
 
 class HiCache(Frozen):

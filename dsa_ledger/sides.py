@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsa_ledger.errors import BadInput, Fault, NotModelled
@@ -64,10 +65,11 @@ def engine_matrix(asked: Asked, engines: str) -> Matrix:
     if _ENGINE in asked.values:
         raise BadInput([Fault("--engine", asked.values[_ENGINE], "none: --engine-matrix asks all; use --engines")])
     listed = engines_named(engines)
-    first = f"{listed[0].name}@{listed[0].version}"
-    scenario = scenario_of(asked._replace(values={**asked.values, _ENGINE: first}))
+    # A scenario has an engine: that of the launch command, whose flags are its own words, else any.
+    engine = {} if asked.commands else {_ENGINE: f"{listed[0].name}@{listed[0].version}"}
+    scenario = scenario_of(asked._replace(values={**asked.values, **engine}))
     try:
-        return matrix(scenario, listed)
+        return replace(matrix(scenario, listed), warnings=tuple(asked.notes or ()))
     except BadInput as bad:
         raise named(bad, asked) from None
 
@@ -77,7 +79,7 @@ def _changed(asked: Asked, other: str | None, changes: Sequence[str]) -> Asked:
     paths = [text.partition("=")[0].strip() for text in changes]
     values = {option: value for option, value in asked.values.items() if option.path not in paths}
     sets = [text for text in asked.sets if text.partition("=")[0].strip() not in paths]
-    return asked._replace(file=other or asked.file, values=values, sets=[*sets, *changes])
+    return asked._replace(file=other or asked.file, values=values, sets=[*sets, *changes], stated={}, notes=[])
 
 
 def _ledger(asked: Asked) -> tuple[Scenario, Ledger]:
@@ -85,9 +87,12 @@ def _ledger(asked: Asked) -> tuple[Scenario, Ledger]:
 
     scenario = scenario_of(asked)
     try:
-        return scenario, estimate(scenario)
+        ledger = estimate(scenario)
     except BadInput as bad:
         raise named(bad, asked) from None
+    for sentence in asked.notes or ():
+        ledger.warn(sentence)
+    return scenario, ledger
 
 
 def _by_b(fault: Fault, changes: Sequence[str]) -> Fault:

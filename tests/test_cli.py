@@ -76,7 +76,7 @@ def test_estimate_prints_the_ledger(run, fitting) -> None:
 def test_the_default_format_is_the_table_and_all_shows_every_entry(run) -> None:
     code, out, _ = run("estimate", *LEAST)
     assert code == 0
-    assert out.startswith("zai-org/GLM-5.2-FP8 on H200, sglang@0.5.23: tp 8")
+    assert out.startswith("zai-org/GLM-5.2-FP8 on 8 x H200, sglang@0.5.23: tp 8")
     assert "memory.correction_bytes" not in out
     assert "memory.correction_bytes" in run("estimate", *LEAST, "--all")[1]
 

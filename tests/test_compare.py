@@ -10,6 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import assume, given, settings
@@ -335,3 +337,12 @@ class TestCommand:
         code, out, err = run("compare", *SHARED, "--gpu", "H200", "--engine", "sglang@0.5.18")
         assert (code, out) == (2, "")
         assert "--b PATH=VALUE" in err
+
+    def test_nothing_heavy_is_loaded(self):
+        asked = ["compare", *SHARED, "--gpu", "B200", "--engine", "sglang@0.5.17", "--b", "engine=sglang@0.5.18"]
+        code = (
+            "import atexit, sys; sys.argv = ['dsa-ledger', *sys.argv[1:]]; from dsa_ledger.__main__ import main; "
+            "atexit.register(lambda: print(sorted({'rich', 'numpy'} & set(sys.modules)), file=sys.stderr)); main()"
+        )
+        done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "[]\n")

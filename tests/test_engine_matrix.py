@@ -200,3 +200,13 @@ def test_the_matrix_refuses_what_contradicts_it(run):
         code, out, err = run(*base, *more)
         assert (code, out) == (2, ""), more
         assert more[0] in err
+
+
+def test_the_matrix_takes_a_launch_command_of_any_engine(run):
+    for command in (f"sglang serve --model-path {MODEL} --tp 8", f"vllm serve {MODEL} --tensor-parallel-size 8"):
+        code, out, err = run(
+            "compare", "--engines", "sglang@0.5.18,vllm@0.33.0", "--gpu", "B200", "--from-command", command
+        )
+        assert (code, err) == (0, "")
+        assert "  0.5.18 " in out
+        assert "  0.33.0 " in out

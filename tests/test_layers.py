@@ -7,7 +7,8 @@ from golden_cases import ledger_of
 
 from dsa_ledger import BadInput, NotModelled, load_model
 from dsa_ledger.engines.base import Stage, stage_list
-from dsa_ledger.engines.layers import disagreements, layers_of, published_full_layers
+from dsa_ledger.engines.layer_table import layer_table
+from dsa_ledger.engines.layers import layers_of, published_full_layers
 from dsa_ledger.engines.releases import resolve
 from dsa_ledger.engines.sglang import stage_cuts
 from dsa_ledger.schema import Engine
@@ -144,7 +145,9 @@ def test_local_full_layers_of_stages():
     assert tuple(layer - 6 for layer in Stage(0, 6, 14, "", last=True).of(GLM_5_2)) == (0, 4)
 
 
-@pytest.mark.parametrize(("layers", "stages", "cuts"), [(78, 2, (39, 39)), (78, 4, (19, 19, 20, 20)), (61, 2, (30, 31))])
+@pytest.mark.parametrize(
+    ("layers", "stages", "cuts"), [(78, 2, (39, 39)), (78, 4, (19, 19, 20, 20)), (61, 2, (30, 31))]
+)
 def test_the_last_stages_take_the_remainder(layers, stages, cuts):
     """sglang distributed/utils.py: the last `layers mod stages` get one more."""
     assert stage_cuts(layers, stages) == cuts
@@ -159,9 +162,9 @@ def test_layer_split_of_78_by_8_owns_4_3_2_3_2_3_2_2():
 
 def test_disagreements_name_the_release_and_the_key():
     releases = [resolve(Engine.model_validate(name))[0] for name in ("sglang@0.5.23", "vllm@0.33.0", "sglang@0.5.9")]
-    assert disagreements(load_model("zai-org/GLM-5", {}), releases) == []
+    assert layer_table(load_model("zai-org/GLM-5", {}), releases)[1] == []
     types = {"indexer_types": ["full", *["shared"] * 77]}
-    said = disagreements(load_model("zai-org/GLM-5", types), releases)  # type: ignore[arg-type]
+    said = layer_table(load_model("zai-org/GLM-5", types), releases)[1]  # type: ignore[arg-type]
     assert len(said) == 2
     assert "vllm@0.33.0 runs 78 full layers where sglang@0.5.23 runs 1" in said[0]
     assert "indexer_types" in said[0]

@@ -20,7 +20,7 @@ def judge_weights(ledger: Ledger, plan: Deployment) -> None:
     given = plan.scenario.observed.kv_bytes
     if after < 0:
         ledger.shortfalls.append(
-            f"the weights take {-after / GIB:.2f} GiB more than a {plan.gpu.name} has free; take more GPUs "
+            f"the weights take {-after / GIB:.2f} GiB more than one {plan.gpu.name} has free; take more GPUs "
             "(--tp, --pp) or a smaller checkpoint format"
         )
     elif given is not None:
@@ -64,7 +64,7 @@ def judge_load(ledger: Ledger, plan: Deployment) -> None:
     page = ledger["load.page_tokens"]
     longest = tokens // requests // page * page
     ledger.shortfalls.append(
-        f"{requests} request{'s' * (requests != 1)} of {context:,} tokens on a rank need "
+        f"{requests} request{'s' * (requests != 1)} of {context:,} tokens on a rank need{'s' * (requests == 1)} "
         f"{needed:,} pool tokens, it has {tokens:,}; it holds {fits} such, or {requests} of at most {longest:,}"
         f"{'' if longest else ' (none)'}; {_relief(ledger, plan)}"
     )

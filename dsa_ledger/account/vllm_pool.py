@@ -178,7 +178,7 @@ def _post_need(ledger: Ledger, plan: Deployment) -> None:
         ledger.shortfalls.append(
             f"{plan.release.label} would not start: one request of {ledger['limits.context_length']:,} tokens needs "
             f"{needed:,} blocks, the pool has {max(blocks, 0):,}; set --context-length to at most {longest:,}, "
-            "or shrink the record (--kv-dtype fp8), or take more GPUs or DCP"
+            f"{'shrink the record (--kv-dtype fp8), ' if plan.record.value == 'bf16' else ''}or take more GPUs or DCP"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsa_ledger.audit.flagtable import flag_table
+from dsa_ledger.audit.flagtable import Found, flag_table
 from dsa_ledger.audit.reading import MOST_SHOWN, Given, Reading, one_line
 from dsa_ledger.audit.shell import Script, Word, assignment, script_of
 from dsa_ledger.engines.releases import key_of
@@ -13,6 +13,8 @@ from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from dsa_ledger.audit.flagtable import FlagTable
 
 OPTION = "--from-command"
 _MODULES = {
@@ -196,11 +198,11 @@ def given_flags(launch: Launch, reading: Reading) -> tuple[list[Given], list[Wor
     return given, positional
 
 
-def _found(table, name: str, reading: Reading):  # noqa: ANN001, ANN202 - FlagTable and Found, both of flagtable
-    if len(reading.unknown) > MOST_SHOWN:  # each hint costs milliseconds, and such a text is no command
-        flag = table.flags.get(name)
-        return type(table.find("--model", None))(flag, problem=f"no {name}")
-    return table.find(name, reading.version)
+def _found(table: FlagTable, name: str, reading: Reading) -> Found:
+    if len(reading.unknown) < MOST_SHOWN:
+        return table.find(name, reading.version)
+    # Each hint costs milliseconds, and a text of so many unknown flags is no command.
+    return Found(table.flags.get(name), problem=f"no {name}")
 
 
 def _loose_values(words: Sequence[Word], place: int) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.audit.command import launches_in, version_of_image
-from dsa_ledger.audit.command import Launch
+from dsa_ledger.audit.command import Launch, launches_in, version_of_image
 from dsa_ledger.audit.shell import Script, Word, script_of
 
 if TYPE_CHECKING:
@@ -66,7 +65,11 @@ def _tables(documents: list[Any]) -> Iterator[dict[str, Any]]:
 
 def _config_maps(documents: list[Any]) -> Iterator[tuple[str, str]]:
     for document in documents:
-        if isinstance(document, dict) and document.get("kind") == "ConfigMap" and isinstance(document.get("data"), dict):
+        if (
+            isinstance(document, dict)
+            and document.get("kind") == "ConfigMap"
+            and isinstance(document.get("data"), dict)
+        ):
             for name, text in document["data"].items():
                 if isinstance(text, str):
                     yield name, text

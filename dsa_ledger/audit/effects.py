@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.shell import Word
 
 DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _COUNT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kKmMgGtT]?)(i?)")
 _JSON_LIMIT = 1 << 16
 _DEEPEST = 64
@@ -27,7 +28,7 @@ class Effect(NamedTuple):
     convert: Callable[[str], Any]
 
 
-class Given1(NamedTuple):
+class LastGiven(NamedTuple):
     """The last giving of each flag, looked up by its name."""
 
     flags: dict[str, Given]
@@ -51,9 +52,9 @@ class Given1(NamedTuple):
         return " ".join(self.flags[name].shown for name in names if name in self.flags)
 
 
-def last_of(given: Iterable[Given]) -> Given1:
+def last_of(given: Iterable[Given]) -> LastGiven:
     """Return the flags by name; argparse keeps the last."""
-    return Given1({one.name: one for one in given})
+    return LastGiven({one.name: one for one in given})
 
 
 def whole(text: str) -> int:
@@ -77,7 +78,7 @@ def sglang_count(text: str) -> int:
         raise ValueError("a count such as 131072, 128k or 128Ki")
     power = 1 if not found[2] else DECIMAL[found[2].lower()]
     if found[3]:
-        power = 1024 ** ("kmgt".index(found[2].lower()) + 1)
+        power = BINARY[found[2].lower()]
     return _scaled(found[1], power)
 
 
@@ -87,7 +88,7 @@ def vllm_count(text: str) -> int:
     if not found or found[3]:
         raise ValueError("a count such as 8192, 8k (8,000) or 8K (8,192)")
     letter = found[2]
-    power = 1 if not letter else DECIMAL[letter] if letter.islower() else 1024 ** ("KMGT".index(letter) + 1)
+    power = 1 if not letter else DECIMAL[letter] if letter.islower() else BINARY[letter.lower()]
     return _scaled(found[1], power)
 
 
@@ -112,7 +113,7 @@ def json_table(text: str) -> dict[str, Any]:
     return value
 
 
-def apply(reading: Reading, given: Given1, effects: Mapping[str, Effect]) -> set[str]:
+def apply(reading: Reading, given: LastGiven, effects: Mapping[str, Effect]) -> set[str]:
     """Set the fields of flags that stand for one field each; return the flags dealt with."""
     done = set()
     for name, one in given.flags.items():
@@ -130,7 +131,7 @@ def apply(reading: Reading, given: Given1, effects: Mapping[str, Effect]) -> set
     return done
 
 
-def take_overrides(reading: Reading, given: Given1, name: str) -> None:
+def take_overrides(reading: Reading, given: LastGiven, name: str) -> None:
     """Set the model keys that a JSON flag replaces."""
     text = given.text(name)
     if text is None:
@@ -158,7 +159,7 @@ def take_partition(reading: Reading, environment: Mapping[str, Word], name: str)
     reading.set("sharding.pp_partition", [int(count) for count in counts], one_line(f"{name}={word.text}"))
 
 
-def list_rest(reading: Reading, given: Given1, done: set[str], unsupported: Mapping[str, str]) -> None:
+def list_rest(reading: Reading, given: LastGiven, done: set[str], unsupported: Mapping[str, str]) -> None:
     """Say of each remaining flag that it changes nothing here, or what it changes that is not worked out."""
     for name, one in given.flags.items():
         if name in done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from dsa_ledger.audit import effects
@@ -10,7 +11,7 @@ from dsa_ledger.audit.effects import Effect, sglang_count, share, whole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dsa_ledger.audit.effects import Given1
+    from dsa_ledger.audit.effects import LastGiven
     from dsa_ledger.audit.reading import Reading
     from dsa_ledger.audit.shell import Word
 
@@ -53,8 +54,9 @@ UNSUPPORTED = {
     "--enable-dp-lm-head": "lm_head is counted over tp",
 }
 _QUIET = (
-    "--model-path", "--dp-size", "--attn-dp-size", "--enable-dp-attention", "--chunked-prefill-size", "--max-prefill-tokens",
-    "--attn-cp-size", "--enable-prefill-cp", "--cp-strategy", "--enable-nsa-prefill-context-parallel",
+    "--model-path", "--dp-size", "--attn-dp-size", "--enable-dp-attention", "--chunked-prefill-size",
+    "--max-prefill-tokens", "--attn-cp-size", "--enable-prefill-cp", "--cp-strategy",
+    "--enable-nsa-prefill-context-parallel",
     "--enable-dsa-prefill-context-parallel", "--enable-dsa-cache-layer-split", "--speculative-algorithm",
     "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--hicache-ratio",
     "--hicache-size", "--hisparse-config", "--disaggregation-mode", "--cuda-graph-bs", "--cuda-graph-bs-decode",
@@ -65,7 +67,7 @@ _AUTO_STEPS = 3  # speculative_hook.py: steps, top-k and draft tokens are 3, 1 a
 _PREFILL_TOKENS = 16384
 
 
-def take(reading: Reading, given: Given1, positional: list[Word], environment: Mapping[str, Word]) -> None:
+def take(reading: Reading, given: LastGiven, positional: list[Word], environment: Mapping[str, Word]) -> None:
     """Set what a launch of SGLang sets."""
     done = effects.apply(reading, given, EFFECTS) | set(_QUIET)
     model = given.text("--model-path")
@@ -84,7 +86,7 @@ def take(reading: Reading, given: Given1, positional: list[Word], environment: M
     _caches(reading, given)
     for name in ("--cuda-graph-bs", "--cuda-graph-bs-decode"):
         sizes = given.flags[name].values if name in given.flags else ()
-        if sizes and all(size.isdecimal() and len(size) < 9 for size in sizes):
+        if sizes and all(re.fullmatch(r"\d{1,8}", size) for size in sizes):
             reading.set("limits.graph_requests", max(map(int, sizes)), given.shown(name))
     if given.text("--moe-a2a-backend") == "deepep":
         reading.add_feature("deepep", given.shown("--moe-a2a-backend"))
@@ -95,7 +97,7 @@ def take(reading: Reading, given: Given1, positional: list[Word], environment: M
     effects.list_rest(reading, given, done, UNSUPPORTED)
 
 
-def _attention(reading: Reading, given: Given1) -> None:
+def _attention(reading: Reading, given: LastGiven) -> None:
     """Set attention DP and context parallelism, which SGLang cuts out of tp."""
     size = given.number("--dp-size", 1)
     dp = given.number("--attn-dp-size")
@@ -119,13 +121,13 @@ def _attention(reading: Reading, given: Given1) -> None:
         reading.set("sharding.layer_split", True, given.shown("--enable-dsa-cache-layer-split"))  # noqa: FBT003 - a value
 
 
-def _unset(reading: Reading, given: Given1, path: str, names: tuple[str, ...]) -> None:
+def _unset(reading: Reading, given: LastGiven, path: str, names: tuple[str, ...]) -> None:
     for name in names:
         if name in given.flags and given.flags[name].missing:
             reading.missing[path] = f"{given.shown(name)}: not set in the text"
 
 
-def _speculative(reading: Reading, given: Given1) -> None:
+def _speculative(reading: Reading, given: LastGiven) -> None:
     """Set the draft where the model's own MTP layers make it."""
     algorithm = given.text("--speculative-algorithm")
     if algorithm is None:
@@ -148,7 +150,7 @@ def _speculative(reading: Reading, given: Given1) -> None:
         reading.note(f"with top-k 1 SGLang sets draft tokens to steps + 1 = {steps + 1}, whatever {tokens} says")
 
 
-def _chunk(reading: Reading, given: Given1) -> None:
+def _chunk(reading: Reading, given: LastGiven) -> None:
     name = "--chunked-prefill-size"
     if name not in given.flags:
         return
@@ -169,7 +171,7 @@ def _chunk(reading: Reading, given: Given1) -> None:
             reading.missing[path] = f"{given.shown(name)}: expected {wrong}"
 
 
-def _caches(reading: Reading, given: Given1) -> None:
+def _caches(reading: Reading, given: LastGiven) -> None:
     """Set host tier, HiSparse and the role under disaggregation."""
     extra = {
         "--hicache-ratio": Effect("hicache.ratio", float),
@@ -177,7 +179,7 @@ def _caches(reading: Reading, given: Given1) -> None:
     }
     if given.on("--enable-hierarchical-cache"):
         wanted = {name: one for name, one in given.flags.items() if name in extra and one.values != ("0",)}
-        effects.apply(reading, effects.Given1(wanted), extra)
+        effects.apply(reading, effects.LastGiven(wanted), extra)
     role = given.text("--disaggregation-mode")
     if role in ("prefill", "decode"):
         reading.add_feature(f"pd-{role}", given.shown("--disaggregation-mode"))

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's flags and YAML keys and the fields they set. Source: TensorRT-LLM commands/serve.py, llmapi/llm_args.py."""
+"""TensorRT-LLM's flags and YAML keys and the fields they set. Source: commands/serve.py, llmapi/llm_args.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsa_ledger.audit.reading import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dsa_ledger.audit.effects import Given1
+    from dsa_ledger.audit.effects import LastGiven
     from dsa_ledger.audit.reading import Reading
     from dsa_ledger.audit.shell import Word
 
@@ -49,7 +49,7 @@ UNSUPPORTED = {
 _MOST_KEYS = 500
 
 
-def take(reading: Reading, given: Given1, positional: list[Word], environment: Mapping[str, Word]) -> None:  # noqa: ARG001 - one signature per engine
+def take(reading: Reading, given: LastGiven, positional: list[Word], environment: Mapping[str, Word]) -> None:  # noqa: ARG001 - one signature per engine
     """Set what a launch of trtllm-serve sets."""
     done = effects.apply(reading, given, EFFECTS)
     if positional and not positional[0].missing:

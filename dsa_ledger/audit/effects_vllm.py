@@ -12,7 +12,7 @@ from dsa_ledger.audit.reading import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dsa_ledger.audit.effects import Given1
+    from dsa_ledger.audit.effects import LastGiven
     from dsa_ledger.audit.reading import Reading
     from dsa_ledger.audit.shell import Word
 
@@ -46,7 +46,7 @@ _BLOCK_TOKENS = 64
 _MTP = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "glm_moe_dsa_mtp")
 
 
-def take(reading: Reading, given: Given1, positional: list[Word], environment: Mapping[str, Word]) -> None:
+def take(reading: Reading, given: LastGiven, positional: list[Word], environment: Mapping[str, Word]) -> None:
     """Set what a launch of vLLM sets."""
     flags = dict(given.flags)
     if given.text("--max-model-len") in ("-1", "auto"):
@@ -54,7 +54,7 @@ def take(reading: Reading, given: Given1, positional: list[Word], environment: M
         reading.note(
             f"{given.shown('--max-model-len')}: vLLM fits it to the pool; the model's own length is taken here"
         )
-    done = effects.apply(reading, effects.Given1(flags), EFFECTS) | {"--max-model-len", "--model", "--hf-overrides"}
+    done = effects.apply(reading, effects.LastGiven(flags), EFFECTS) | {"--max-model-len", "--model", "--hf-overrides"}
     _model(reading, given, positional)
     _speculative(reading, given, done)
     if given.on("--enable-expert-parallel"):
@@ -73,7 +73,7 @@ def take(reading: Reading, given: Given1, positional: list[Word], environment: M
     effects.list_rest(reading, given, done, UNSUPPORTED)
 
 
-def _model(reading: Reading, given: Given1, positional: list[Word]) -> None:
+def _model(reading: Reading, given: LastGiven, positional: list[Word]) -> None:
     name, written = given.text("--model"), given.shown("--model")
     if name is None and positional:
         name, written = positional[0].text, one_line(positional[0].text)
@@ -86,7 +86,7 @@ def _model(reading: Reading, given: Given1, positional: list[Word]) -> None:
         reading.missing["model"] = f"{written}: not set in the text"
 
 
-def _speculative(reading: Reading, given: Given1, done: set[str]) -> None:
+def _speculative(reading: Reading, given: LastGiven, done: set[str]) -> None:
     """Set the draft from a JSON object, its dotted keys or the short flags."""
     table: dict[str, Any] = {}
     used = []

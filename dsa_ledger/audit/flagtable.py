@@ -1,4 +1,4 @@
-"""The flags of each engine by release, as data, and argparse's way of reading them: aliases, prefixes, numbers of values."""
+"""The flags of each engine by release, as data, and argparse's way of reading them: aliases, prefixes, values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsa_ledger.errors import nearest
 if TYPE_CHECKING:
     from dsa_ledger.engines.releases import Key
 
-_HERE = Path(__file__).parent / "flags"
+_HERE = Path(__file__).parent
 
 
 class Flag(NamedTuple):
@@ -50,7 +50,7 @@ class FlagTable:
 
     def __init__(self, engine: str) -> None:
         """Read the engine's table."""
-        data = json.loads((_HERE / f"{engine.replace('-', '_')}.json").read_text(encoding="utf-8"))
+        data = json.loads((_HERE / f"flags_{engine.replace('-', '_')}.json").read_text(encoding="utf-8"))
         self.engine = engine
         self.read: list[str] = data["read"]
         self.flags: dict[str, Flag] = {}

@@ -56,7 +56,7 @@ class _Reader:
         self.count = 0
         self.closed = False
 
-    def run(self) -> None:
+    def run(self) -> None:  # noqa: C901 - one branch per kind of character
         text, end = self.text, len(self.text)
         while self.place < end and self.count < MOST_WORDS and not self.closed:
             char = text[self.place]
@@ -129,8 +129,7 @@ class _Reader:
         text = self.text
         if text[self.place] == "`":
             close = text.find("`", self.place + 1)
-            close = len(text) - 1 if close < 0 else close
-            self._keep(text[self.place : close + 1])
+            self._keep(text[self.place : len(text) if close < 0 else close + 1])
             return
         found = _NAME.match(text, self.place, min(len(text), self.place + 512))
         if not found:
@@ -138,32 +137,38 @@ class _Reader:
             self.place += 1
             return
         name = found[1] or found[2]
-        value = self.script.variables.get(name) if name else None
-        if value is None and found[3] is not None:
-            default = found[3].lstrip(":").removeprefix("-")
-            if not any(mark in default for mark in "$`"):
-                self.script.defaults.append(f"{name}={default}")
-                value = [Word(default)]
-        if value is not None and self.script.put_in > MOST_PUT_IN:
-            self.script.faults.append(f"variables make the text longer than {MOST_PUT_IN} characters")
-            value = None
+        value = self._looked_up(name, found[3]) if name else None
         if value is None:
             self._keep(found[0], name)
-            return
-        self.place = found.end()
+        else:
+            self.place = found.end()
+            self._put_in(value, quoted=quoted)
+
+    def _looked_up(self, name: str, default: str | None) -> list[Word] | None:
+        """Return what the text itself sets a name to, or the default written beside it."""
+        script = self.script
+        value = script.variables.get(name)
+        if value is None and default is not None and not any(mark in default for mark in "$`"):
+            plain = default.lstrip(":").removeprefix("-")
+            script.defaults.append(f"{name}={plain}")
+            value = [Word(plain)]
+        if value is not None and script.put_in > MOST_PUT_IN:
+            script.faults.append(f"variables make the text longer than {MOST_PUT_IN} characters")
+            return None
+        script.put_in += sum(len(word.text) + 1 for word in value or ())
+        return value
+
+    def _put_in(self, value: list[Word], *, quoted: bool) -> None:
+        """Add a variable's value: an array as its words, text without quotes cut at its blanks."""
         if len(value) > 1 and not any(self.parts or ()):
             self.spread = value
-            self.script.put_in += len(value) + sum(len(word.text) for word in value)
             return
-        joined = " ".join(word.text for word in value)
-        self.script.put_in += len(joined)
-        for word in value:
-            self.missing.extend(word.missing)
+        joined = " ".join(word.text for word in value)[:LONGEST_VALUE]
+        self.missing.extend(name for word in value for name in word.missing)
         if quoted or not re.search(r"\s", joined):
-            self._add(joined[:LONGEST_VALUE])
+            self._add(joined)
             return
-        self._add("")
-        first, *rest = joined[:LONGEST_VALUE].split() or [""]
+        first, *rest = joined.split() or [""]
         self._add(first)
         for part in rest:
             self._end_word()

@@ -28,7 +28,10 @@ TITLES = {
 UNITS = ("B", "B/token", "layers", "tokens", "at context")
 SHORT = {"fits": "yes", "does not fit": "no"}
 AND_SO_ON = " (figures of the first such row)"
-BOUND = "<= is an upper bound: what the engine's profiling run takes off the pool is not modelled (give --kv-bytes)."
+BOUND = (
+    "<= is an upper bound: what the engine's profiling run takes off the pool is not modelled, so a yes beside it says "
+    "that it may fit; --kv-bytes from a log makes it exact."
+)
 
 
 def matrix_text(found: Matrix, form: str) -> str:
@@ -39,6 +42,7 @@ def matrix_text(found: Matrix, form: str) -> str:
             "scenario": question(found.scenario),
             "rows": [_record(answer) for answer in found.answers],
             "changes": [change._asdict() for change in found.changes],
+            "warnings": list(found.warnings),
         }
         return json.dumps(whole, indent=1) + "\n"
     if form == "csv":
@@ -78,8 +82,13 @@ def _table(found: Matrix) -> str:
         lines += ["", *textwrap.wrap(BOUND, WIDTH)]
     lines += ["", "reasons"] if notes else []
     for number, reason in notes.values():
-        lines += textwrap.wrap(reason, WIDTH, initial_indent=f"{number:>3} ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            reason, WIDTH, initial_indent=f"{number:>3} ", subsequent_indent="    ", break_on_hyphens=False
+        )
     lines += _changes(found.changes)
+    lines += ["", "warnings"] if found.warnings else []
+    for sentence in found.warnings:
+        lines += textwrap.wrap(sentence, WIDTH, initial_indent=" - ", subsequent_indent="   ")
     return "\n".join(lines) + "\n"
 
 
@@ -146,6 +155,7 @@ def _md(found: Matrix) -> str:
         records[-1] |= {"fits": SHORT.get(answer.verdict, answer.verdict), "reason": answer.reason}
     lines = [f"# {heading(found.scenario)}", "", rows_md(records)]
     lines += [BOUND, ""] if any(answer.pool_is_upper_bound for answer in found.answers) else []
+    lines += [f"- {sentence}" for sentence in found.warnings]
     lines += [
         f"- {change.engine} {change.version}: `{change.key}` {_said(change.a)} -> {_said(change.b)}: {change.source_b}"
         for change in found.changes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.engines.releases import resolve
 
 if TYPE_CHECKING:
@@ -137,9 +138,8 @@ def headline(scenario: Scenario) -> str:
     """Return model, machine, engine, layout and load in one line."""
     model = scenario.model if isinstance(scenario.model, str) else scenario.model.name
     gpu = scenario.gpu if isinstance(scenario.gpu, str) else scenario.gpu.name
-    machine = f"{scenario.gpus} x {gpu}" if scenario.gpus else gpu
     release, _ = resolve(scenario.engine)
-    return f"{model} on {machine}, {release.label}: {layout(scenario)}"
+    return f"{model} on {ranks_of_server(scenario)} x {gpu}, {release.label}: {layout(scenario)}"
 
 
 def layout(scenario: Scenario) -> str:
