@@ -62,6 +62,7 @@ KERNELS = {
     "gather_656": READ,
     "gather_1152": Kernel(threads=WARPS * 32, blocks_per_sm=3, loads_in_flight=12),
     "fill": Kernel(threads=WARPS * 32, blocks_per_sm=1, loads_in_flight=0),
+    "sum_pages": Kernel(threads=WARPS * 32, blocks_per_sm=1, loads_in_flight=0),
 }
 
 

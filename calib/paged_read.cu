@@ -323,3 +323,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     for (i64 i = (i64)blockIdx.x * (WARPS * 32) + threadIdx.x; i < words_in_pool; i += threads)
         pool[i] = mixed((u32)i ^ mixed((u32)(i >> 32) + seed));
 }
+
+// Each page's sum of words, one thread a page, by plain loads: what the other kernels' sums are compared with.
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    sum_pages(const u32* pool, i64 pages, u64* sums) {
+    const i64 threads = (i64)gridDim.x * (WARPS * 32);
+    for (i64 page = (i64)blockIdx.x * (WARPS * 32) + threadIdx.x; page < pages; page += threads) {
+        u64 sum = 0;
+        for (i64 i = 0; i < (i64)PAGE_BYTES / 4; i++) sum += pool[page * (i64)(PAGE_BYTES / 4) + i];
+        sums[page] = sum;
+    }
+}

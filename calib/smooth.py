@@ -5,7 +5,7 @@ numpy only; everything is deterministic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -73,36 +73,54 @@ def require_points(have: int, need: int, what: str) -> None:
         raise BadInput([Fault(what, have, f"at least {need} measured cells for a fit")])
 
 
+class Part(NamedTuple):
+    """One part of a correction: its usual size, and per coordinate the distance over which it fades."""
+
+    share: float
+    scales: tuple[float, ...]
+
+
 class Smoother:
     """A correction known at some points, carried to others: the mean of a Gaussian process, zero far away.
 
-    `share` is its usual size, `scales` the distance per coordinate over which it fades, `noise` the scatter of a point.
-    Points on different sides of `edge` in the last coordinate share only `across` of it.
+    Coordinates fade exponentially, the last one smoothly. Points on different sides of `edge` in the last coordinate
+    share only `across` of it.
     """
 
     def __init__(
         self,
         points: Array,
         values: Array,
+        parts: tuple[Part, ...],
         *,
-        share: float,
-        scales: tuple[float, ...],
-        noise: Array | float,
+        noise: float,
         edge: float = -np.inf,
         across: float = 1.0,
+        rounds: int = 0,
     ) -> None:
-        """Take n x d points and n values (finite)."""
-        self.points, self.share, self.scales = points, share, np.array(scales)
-        self.edge, self.across = edge, across
-        covariance = self._covariance(points) + np.diag(np.broadcast_to(np.asarray(noise) ** 2, (len(points),)))
-        self.weights = np.linalg.solve(covariance, values)
+        """Take n x d points and n values (finite); `noise` is the scatter of one point.
+
+        With `rounds` a point that stays off by more than twice the noise counts less, in proportion (as a median would).
+        """
+        self.points, self.parts, self.edge, self.across = points, parts, edge, across
+        covariance = self._covariance(points)
+        scatter = np.full(len(points), noise)
+        self.weights = np.linalg.solve(covariance + np.diag(scatter**2), values)
+        for _ in range(rounds):
+            off = np.abs(values - covariance @ self.weights)
+            scatter = noise * np.maximum(1.0, off / (2 * noise)) ** 0.5
+            self.weights = np.linalg.solve(covariance + np.diag(scatter**2), values)
 
     def _covariance(self, points: Array) -> Array:
-        apart = np.abs(points[:, None, :] - self.points[None, :, :]) / self.scales
-        result = self.share**2 * np.exp(-apart[..., :-1].sum(axis=-1)) * (1 + apart[..., -1]) * np.exp(-apart[..., -1])
+        apart = np.abs(points[:, None, :] - self.points[None, :, :])
+        total = np.zeros(apart.shape[:2])
+        for part in self.parts:
+            scaled = apart / np.array(part.scales)
+            last = scaled[..., -1]
+            total += part.share**2 * np.exp(-scaled[..., :-1].sum(axis=-1) - last) * (1 + last)
         same = (points[:, None, -1] >= self.edge) == (self.points[None, :, -1] >= self.edge)
-        return np.asarray(result * np.where(same, 1.0, self.across), dtype=np.float64)
+        return np.asarray(total * np.where(same, 1.0, self.across), dtype=np.float64)
 
     def at(self, points: Array) -> Array:
         """Return the correction at m x d points."""
-        return self._covariance(points) @ self.weights
+        return np.asarray(self._covariance(points) @ self.weights)

@@ -117,9 +117,12 @@ def run_law(run_pages: Sequence[float], rates: Sequence[float]) -> RunLaw:
     """Return the law of run length from measured rates [B/s].
 
     A run costs a fixed time beside its bytes, so the time of a byte is a line in 1/r: 1/rate = 1/rate_inf +
-    (r_half / rate_inf) / r. The covariance is that of (rate_inf, r_half), to first order.
+    (r_half / rate_inf) / r. The covariance is that of (rate_inf, r_half), to first order. ValueError where the rate
+    grows with r so steeply that no ceiling is in sight.
     """
     found = line([1 / run for run in run_pages], [1 / rate for rate in rates])
+    if found.at_zero <= 0:
+        raise ValueError("the rate has no ceiling")
     rate_inf, r_half = 1 / found.at_zero, found.slope / found.at_zero
     # d(rate_inf, r_half) / d(at_zero, slope)
     jacobian = ((-rate_inf * rate_inf, 0.0), (-r_half * rate_inf, rate_inf))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from dsa_ledger.cli_calibrate import calibrate, profiles
+from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.options import (
     LAYER_OPTIONS,
@@ -21,14 +23,13 @@ from dsa_ledger.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Scenario
 
 PROGRAM = "dsa-ledger"
 DOES_NOT_FIT = 3
-BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature typer calls
@@ -54,7 +55,7 @@ def estimate(*, asked: Asked, all: All = False) -> None:  # noqa: A002 - the opt
     scenario, ledger = _ledger(asked)
     from dsa_ledger.render import ledger_text
 
-    _print(ledger_text(scenario, ledger, asked.format, every=all, colour=_colour()))
+    write(ledger_text(scenario, ledger, asked.format, every=all, colour=_colour()))
     _leave(asked, ledger)
 
 
@@ -72,7 +73,7 @@ def explain(*, key: Key, asked: Asked) -> None:
     scenario, ledger = _ledger(asked)
     from dsa_ledger.render import explanation_text
 
-    _print(explanation_text(scenario, ledger, key, asked.format))
+    write(explanation_text(scenario, ledger, key, asked.format))
     _leave(asked, ledger)
 
 
@@ -118,18 +119,18 @@ def compare(
         matrix = sides.engine_matrix(asked, engines)
         from dsa_ledger.render.matrix import matrix_text
 
-        _print(matrix_text(matrix, asked.format))
+        write(matrix_text(matrix, asked.format))
         if asked.format == "csv":
-            _complain("warning: ", matrix.warnings)
+            complain("warning: ", matrix.warnings)
         return
     found = sides.comparison(asked, second, b or [])
     from dsa_ledger.render.compare import comparison_text
 
-    _print(comparison_text(found, asked.format, every=all))
+    write(comparison_text(found, asked.format, every=all))
     if asked.format == "csv":  # which has no place for sentences
         for side, ledger in found.ledgers.items():
-            _complain(f"{side} does not fit: ", ledger.shortfalls)
-            _complain(f"warning of {side}: ", ledger.warnings)
+            complain(f"{side} does not fit: ", ledger.shortfalls)
+            complain(f"warning of {side}: ", ledger.warnings)
 
 
 ModelName = Annotated[
@@ -142,7 +143,7 @@ def layers(*, name: ModelName, asked: Asked) -> None:
     from dsa_ledger.layer_question import layer_question
     from dsa_ledger.render.layers import layers_text
 
-    _print(layers_text(*layer_question(asked, name), asked.format))
+    write(layers_text(*layer_question(asked, name), asked.format))
 
 
 Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
@@ -168,11 +169,11 @@ def schema() -> None:
 
     from dsa_ledger.schema import Scenario
 
-    _print(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
+    write(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
 
 
 ABOUT_A_SCENARIO = (estimate, explain, compare)
-OTHERS = (layers, models, gpus, schema)
+OTHERS = (layers, calibrate, profiles, models, gpus, schema)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -208,10 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         application(given)(given, prog_name=PROGRAM)
     except BadInput as bad:
-        _complain("bad input: ", bad.lines())
+        complain("bad input: ", bad.lines())
         sys.exit(bad.exit_code)
     except NotModelled as unknown:
-        _complain("", unknown.lines())
+        complain("", unknown.lines())
         sys.exit(unknown.exit_code)
     sys.exit(0)
 
@@ -233,9 +234,9 @@ def _ledger(asked: Asked) -> tuple[Scenario, Ledger]:
 
 def _leave(asked: Asked, ledger: Ledger) -> None:
     if asked.format == "csv":  # which has no place for sentences
-        _complain("warning: ", ledger.warnings)
+        complain("warning: ", ledger.warnings)
     if ledger.shortfalls:
-        _complain("does not fit: ", ledger.shortfalls)
+        complain("does not fit: ", ledger.shortfalls)
         raise typer.Exit(DOES_NOT_FIT)
 
 
@@ -243,27 +244,8 @@ def _print_rows(name: str, rows: Callable[[], Sequence[Mapping[str, Any]]], form
     check_format(form)
     from dsa_ledger.render import rows_text
 
-    _print(rows_text(name, rows(), form, colour=_colour()))
+    write(rows_text(name, rows(), form, colour=_colour()))
 
 
 def _colour() -> bool:
     return sys.stdout.isatty()
-
-
-def _print(text: str) -> None:
-    """Write the whole answer at once; a reader that has left is no error."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more at its end; that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(BROKEN_PIPE)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _complain(prefix: str, lines: Iterable[str]) -> None:
-    for line in lines:
-        print(prefix + line, file=sys.stderr)  # noqa: T201 - what went wrong

@@ -79,9 +79,9 @@ class Faults:
         self.found.append(Fault(path, value, expected))
 
     def require(self, holds: bool, path: str, value: object, expected: str) -> None:  # noqa: FBT001 - reads as a sentence
-        """Note a fault unless `holds`."""
+        """Note a fault unless `holds`; `expected` names what would have been right."""
         if not holds:
-            self.add(path, value, expected)
+            self.add(path, value, f"expected {expected}")
 
     def stop_if_any(self) -> None:
         """Raise BadInput when at least one fault was noted."""
@@ -95,6 +95,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     lower = {name.lower(): name for name in names}
     close = [lower[hit] for hit in difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.4)]
     rest = [name for name in names if name not in close]
+    rest.sort(key=lambda name: word.lower() not in name.lower())  # those that hold the word, such as a family's
     listed = (close + rest)[:8]
     more = f" and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -102,10 +102,26 @@ def _functions(file: str) -> dict[str, ast.FunctionDef]:
     return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
+# Groups of entries that exist only where the scenario asks for them, and what asks.
+_WANTING = {
+    "step.": "--context",
+    "prefill.": "--context and --new-tokens",
+    "workspace.prefill_chunks": "--context and --new-tokens",
+    "workspace.prefill_logits_bytes": "--context and --new-tokens",
+    "pool.requests_at_context": "--context",
+    "transfer.": "--context and --feature pd-prefill or pd-decode",
+    "host.": "--feature hicache",
+    "stage[": "--pp above 1",
+}
+
+
 def reached(ledger: Ledger, key: str) -> list[Entry]:
     """Return an entry and all it rests on, each once, inputs after what uses them (BadInput with the nearest keys)."""
     if key not in ledger:
-        raise BadInput([Fault("KEY", key, f"no such entry in this ledger; {nearest(key, ledger.entries)}")])
+        groups = (start for start in _WANTING if key.startswith(start))
+        absent = (start for start in groups if not any(name.startswith(start) for name in ledger.entries))
+        wanting = next((f" without {_WANTING[start]}" for start in absent), "")
+        raise BadInput([Fault("KEY", key, f"no such entry in this ledger{wanting}; {nearest(key, ledger.entries)}")])
     seen: dict[str, None] = {}
     waiting = [key]
     while waiting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsa_ledger.catalog import load_model
-from dsa_ledger.engines.registry import ENGINES
 from dsa_ledger.engines.layer_table import layer_table, newest_releases
+from dsa_ledger.engines.registry import ENGINES
 from dsa_ledger.engines.releases import READ, resolve
 from dsa_ledger.errors import BadInput, Faults
 from dsa_ledger.options import OPTIONS, named, scenario_of

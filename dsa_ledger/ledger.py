@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from dsa_ledger.units import Unit
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from dsa_ledger.units import Unit
 
 Kind = Literal["measured", "driver", "engine", "config", "datasheet", "prior", "scenario"]
 

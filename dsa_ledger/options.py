@@ -182,8 +182,8 @@ def scenario_options(
     kept = {name: parameter for name, parameter in signature.parameters.items() if name != "asked"}
     positional = [parameter for parameter in kept.values() if parameter.default is parameter.empty]
     named = [parameter for parameter in kept.values() if parameter.default is not parameter.empty]
-    sources = [_SCENARIO, _FROM_COMMAND] if takes_file else []
-    parameters = [*positional, *sources, *map(_parameter, options), _SET, *named, _FORMAT]
+    first, last = ([_SCENARIO], [_FROM_COMMAND]) if takes_file else ([], [])
+    parameters = [*positional, *first, *map(_parameter, options), *last, _SET, *named, _FORMAT]
     run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -251,6 +251,8 @@ def scenario_of(asked: Asked) -> Scenario:
         from dsa_ledger.scenario_file import find, read
 
         tables = read(find(asked.file))
+        if asked.values or asked.sets or asked.commands:
+            tables.pop("title", None)  # it says what the file asks, no longer what is asked
     faults = Faults()
     if asked.format not in FORMATS:
         faults.found.append(_format_fault(asked.format))
@@ -263,10 +265,25 @@ def scenario_of(asked: Asked) -> Scenario:
     try:
         scenario = validated(Scenario, tables)
     except BadInput as bad:
-        faults.found.extend(named(bad, asked).faults)
+        hinted = BadInput(_with_hint(fault) for fault in bad.faults)
+        faults.found.extend(named(hinted, asked).faults)
         faults.found.extend(_unknown_names(tables, asked))
     faults.stop_if_any()
     return scenario
+
+
+_WANTED = {
+    "model": "expected a name that `dsa-ledger models` lists, or a config.json",
+    "gpu": "expected a name that `dsa-ledger gpus` lists, or a TOML file",
+    "engine": "expected sglang, vllm or tensorrt-llm, as in sglang@0.5.23",
+}
+
+
+def _with_hint(fault: Fault) -> Fault:
+    """Return the fault of a name left out with the command that lists the names."""
+    from dsa_ledger.validation import ABSENT
+
+    return fault._replace(expected=_WANTED[fault.path]) if fault.value is ABSENT and fault.path in _WANTED else fault
 
 
 def named(bad: BadInput, asked: Asked) -> BadInput:

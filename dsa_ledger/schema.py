@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
 from dsa_ledger.units import parse_bytes, parse_count, parse_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _whole(value: Any) -> Any:
@@ -17,11 +20,15 @@ def _whole(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Tokens = Annotated[Whole, BeforeValidator(lambda text: parse_count(text) if isinstance(text, str) else text)]
-Bytes = Annotated[Whole, BeforeValidator(lambda text: parse_bytes(text) if isinstance(text, str) else text)]
-Rate = Annotated[float, BeforeValidator(lambda text: parse_rate(text) if isinstance(text, str) else text)]
-Positive = Annotated[Whole, Field(ge=1, le=1 << 40)]
+def _reading(parse: Callable[[str], float]) -> BeforeValidator:
+    """Return a validator that reads text by `parse` and leaves numbers to pydantic."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else _whole(value))
+
+
+# They stand last in an annotation: put before the bounds, the bounds would be missing from the JSON Schema.
+WHOLE = BeforeValidator(_whole)
+TOKENS, BYTES, RATE = _reading(parse_count), _reading(parse_bytes), _reading(parse_rate)
+Positive = Annotated[int, Field(ge=1, le=1 << 40), WHOLE]
 SharingKind = Literal["full", "shared"]
 LayerKind = Literal["full", "shared", "linear"]
 
@@ -44,12 +51,12 @@ class Quant(Frozen):
     """How one kind of tensor is stored: bits an element, and one scale per block of rows x columns."""
 
     name: str
-    bits: Whole = Field(ge=1, le=64)
-    scale_bytes: Whole = Field(0, ge=0, description="bytes of one block's scale")
+    bits: Annotated[int, Field(ge=1, le=64), WHOLE]
+    scale_bytes: Annotated[int, Field(ge=0, description="bytes of one block's scale"), WHOLE] = 0
     block_rows: Positive = 1
     block_columns: Positive = 1
-    fixed_bytes: Whole = Field(0, ge=0, description="bytes per matrix beside elements and block scales")
-    scale_tensors: Whole = Field(0, ge=0, description="extra tensors per matrix in the checkpoint")
+    fixed_bytes: Annotated[int, Field(ge=0, description="bytes per matrix beside elements and block scales"), WHOLE] = 0
+    scale_tensors: Annotated[int, Field(ge=0, description="extra tensors per matrix in the checkpoint"), WHOLE] = 0
 
 
 BF16 = Quant(name="bf16", bits=16)
@@ -60,8 +67,8 @@ class QuantSpan(Frozen):
     """The format of one module over a run of layers [first, last]."""
 
     module: str
-    first: Whole = Field(ge=0)
-    last: Whole = Field(ge=0)
+    first: Annotated[int, Field(ge=0), WHOLE]
+    last: Annotated[int, Field(ge=0), WHOLE]
     quant: Quant
 
 
@@ -80,7 +87,7 @@ class LayerPlan(Frozen):
     """Full, shared or linear, layer by layer, as one engine version runs the model; draft layers apart."""
 
     kinds: tuple[LayerKind, ...]
-    draft_layers: Whole = Field(0, ge=0)
+    draft_layers: Annotated[int, Field(ge=0), WHOLE] = 0
 
     @property
     def full(self) -> tuple[int, ...]:
@@ -100,18 +107,18 @@ class Model(Frozen):
     architecture: str
     hidden: Positive
     vocabulary: Positive
-    layers: Annotated[Whole, Field(ge=1, le=4096)]
-    dense_layers: Whole = Field(ge=0, description="leading layers with a dense MLP")
-    draft_layers: Whole = Field(ge=0, le=16, description="MTP (nextn) layers in the checkpoint")
+    layers: Annotated[int, Field(ge=1, le=4096), WHOLE]
+    dense_layers: Annotated[int, Field(ge=0, description="leading layers with a dense MLP"), WHOLE]
+    draft_layers: Annotated[int, Field(ge=0, le=16, description="MTP (nextn) layers in the checkpoint"), WHOLE]
     heads: Positive
-    qk_nope: Whole = Field(ge=0)
-    qk_rope: Whole = Field(ge=0)
+    qk_nope: Annotated[int, Field(ge=0), WHOLE]
+    qk_rope: Annotated[int, Field(ge=0), WHOLE]
     v_head: Positive
     q_lora: Positive
     kv_lora: Positive
     experts: Positive
     experts_per_token: Positive
-    shared_experts: Whole = Field(ge=0)
+    shared_experts: Annotated[int, Field(ge=0), WHOLE]
     dense_intermediate: Positive
     expert_intermediate: Positive
     index_heads: Positive
@@ -142,8 +149,10 @@ class Model(Frozen):
 class Hbm(Frozen):
     """The memory of one GPU."""
 
-    capacity_bytes: Bytes = Field(gt=0, le=1 << 50, description="as the driver reports it, never the marketing figure")
-    peak_bytes_per_s: Rate = Field(gt=0, le=1e15, description="data-sheet bandwidth")
+    capacity_bytes: Annotated[
+        int, Field(gt=0, le=1 << 50, description="as the driver reports it, never the marketing figure"), BYTES
+    ]
+    peak_bytes_per_s: Annotated[float, Field(gt=0, le=1e15, description="data-sheet bandwidth"), RATE]
     marketing: str = ""
 
 
@@ -153,7 +162,7 @@ class Gpu(Frozen):
     name: str
     hbm: Hbm
     sms: Positive
-    l2_bytes: Bytes = Field(ge=0)
+    l2_bytes: Annotated[int, Field(ge=0), BYTES]
     compute_capability: tuple[int, int]
     provenance: dict[str, Provenance] = Field(description="source by field; `hbm.capacity_bytes` at least")
 
@@ -176,12 +185,12 @@ class Engine(Frozen):
 class Sharding(Frozen):
     """How one server is cut over its ranks."""
 
-    tp: Annotated[Whole, Field(ge=1, le=4096)] = 1
-    ep: Annotated[Whole, Field(ge=1, le=4096)] = 1
-    pp: Annotated[Whole, Field(ge=1, le=256)] = 1
-    cp: Annotated[Whole, Field(ge=1, le=4096)] = 1
-    dcp: Annotated[Whole, Field(ge=1, le=4096)] = 1
-    dp_attention: Annotated[Whole, Field(ge=1, le=4096)] = 1
+    tp: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
+    ep: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
+    pp: Annotated[int, Field(ge=1, le=256), WHOLE] = 1
+    cp: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
+    dcp: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
+    dp_attention: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
     layer_split: bool = False
     pp_partition: tuple[Positive, ...] | None = Field(
         None, description="layers per stage, where the default is overridden"
@@ -191,17 +200,19 @@ class Sharding(Frozen):
 class Draft(Frozen):
     """Speculative decoding by the model's MTP layers."""
 
-    steps: Annotated[Whole, Field(ge=0, le=64)] = 0
-    topk: Annotated[Whole, Field(ge=1, le=64)] = 1
+    steps: Annotated[int, Field(ge=0, le=64), WHOLE] = 0
+    topk: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
     accepted: Annotated[float, Field(ge=1, le=65)] | None = Field(None, description="mean tokens kept per step")
 
 
 class Load(Frozen):
     """What the server is asked to hold and run."""
 
-    batch: Annotated[Whole, Field(ge=1, le=1 << 24)] = Field(1, description="requests running on the whole server")
-    context: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(None, description="cached tokens per request")
-    new_tokens: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(
+    batch: Annotated[int, Field(ge=1, le=1 << 24), WHOLE] = Field(1, description="requests running on the whole server")
+    context: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(
+        None, description="cached tokens per request"
+    )
+    new_tokens: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(
         None, description="prompt tokens computed now"
     )
 
@@ -210,13 +221,13 @@ class Limits(Frozen):
     """The engine's own caps, by meaning."""
 
     mem_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    context_length: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = None
-    max_running_requests: Annotated[Tokens, Field(ge=1, le=1 << 24)] | None = None
-    max_total_tokens: Annotated[Tokens, Field(ge=1, le=1 << 48)] | None = None
-    chunked_prefill: Annotated[Tokens, Field(ge=1, le=1 << 32)] | None = Field(
+    context_length: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = None
+    max_running_requests: Annotated[int, Field(ge=1, le=1 << 24), TOKENS] | None = None
+    max_total_tokens: Annotated[int, Field(ge=1, le=1 << 48), TOKENS] | None = None
+    chunked_prefill: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(
         None, description="chunked_prefill_size, max_num_batched_tokens or max_num_tokens"
     )
-    graph_requests: Annotated[Tokens, Field(ge=1, le=1 << 24)] | None = Field(
+    graph_requests: Annotated[int, Field(ge=1, le=1 << 24), TOKENS] | None = Field(
         None, description="SGLang's largest captured decode batch (cuda_graph_max_bs)"
     )
 
@@ -226,7 +237,7 @@ class Observed(Frozen):
 
     free_before: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
     free_after: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
-    kv_bytes: Annotated[Bytes, Field(ge=0, le=1 << 50)] | None = None
+    kv_bytes: Annotated[int, Field(ge=0, le=1 << 50), BYTES] | None = None
 
 
 class Backends(Frozen):
@@ -239,8 +250,8 @@ class Backends(Frozen):
 class HiSparse(Frozen):
     """SGLang's host-resident main KV."""
 
-    ratio: Annotated[Whole, Field(ge=1, le=1024)] = 2
-    device_buffer: Annotated[Whole, Field(ge=1, le=1 << 24)] | None = None
+    ratio: Annotated[int, Field(ge=1, le=1024), WHOLE] = 2
+    device_buffer: Annotated[int, Field(ge=1, le=1 << 24), WHOLE] | None = None
 
 
 class HiCache(Frozen):

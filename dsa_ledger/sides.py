@@ -28,8 +28,10 @@ def comparison(asked: Asked, other: str | None, changes: Sequence[str]) -> Compa
     from dsa_ledger.compare import SIDES, compare
 
     if other is None and not changes:
-        expected = "a second scenario, or --b PATH=VALUE for what is different in it"
-        raise BadInput([Fault("B", None, expected)])
+        from dsa_ledger.validation import ABSENT
+
+        expected = "expected a second scenario, or --b PATH=VALUE for what is different in it"
+        raise BadInput([Fault("B", ABSENT, expected)])
     whole = {"a": asked, "b": _changed(asked, other, changes)}
     answers: dict[str, tuple[Scenario, Ledger]] = {}
     faults: dict[str, tuple[Fault, list[str]]] = {}  # by text: a fault's value may have no hash

@@ -67,7 +67,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 @st.composite
 def shapes(draw: st.DrawFn) -> dict[str, Any]:
     """Return a layout that exists, or any mixture of fields."""
-    if draw(mostly(True, False)):
+    if draw(mostly("known", "mixed")) == "known":
         return {"tp": 8} | draw(st.sampled_from(SHAPES))
     return {
         "tp": draw(st.sampled_from([8, 4, 32, 1, 6])),
@@ -76,7 +76,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
         "cp": draw(mostly(1, 2, 8)),
         "dcp": draw(mostly(1, 2, 8)),
         "dp_attention": draw(mostly(1, 2, 8)),
-        "layer_split": draw(mostly(False, True)),
+        "layer_split": draw(st.sampled_from([False, False, False, True])),
     }
 
 
@@ -85,7 +85,7 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
     """Return a scenario as tables."""
     sharding = draw(shapes())
     features = draw(mostly([], *([name] for name in FEATURES)))
-    if "cp" in sharding and draw(mostly(True, False)):
+    if "cp" in sharding and draw(mostly("prefill", "as drawn")) == "prefill":
         features = draw(st.sampled_from([["pd-prefill"], ["pd-prefill", "kv-sharding"], ["pd-prefill", "hicache"]]))
     return {
         "model": draw(st.sampled_from(model_names())),

@@ -219,11 +219,9 @@ def test_inferred_models_are_marked():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("zai-org/GLM-5.3-Flash", "index_kpool"),
         ("DeepSeek-V4-Flash", "compress_ratios"),
         ("deepseek-ai/DeepSeek-V4-Pro", "compress_ratios"),
         ("LongCat-2.0", "cli_factor"),
-        ("LongCat-Flash-Lite-Sparse", "cli_factor"),
         ("tencent/Hy4-preview", "gate"),
         ("amd/GLM-5.2-MXFP4", "quark"),
         ("amd/GLM-5.3-MXFP4", "quark"),

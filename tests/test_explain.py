@@ -92,6 +92,23 @@ def test_an_unknown_key_gets_the_nearest() -> None:
         list(explained(sample_ledger(), "nothing"))
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("prefill.score_flops", "without --context and --new-tokens;"),
+        ("stage[0].cell.bytes", "without --pp above 1;"),
+        (
+            "step.nothing",
+            "no such entry in this ledger; ",
+        ),  # the group is there: what asks for it is not what is missing
+    ],
+)
+def test_an_entry_that_nobody_asked_for_says_what_asks_for_it(key: str, said: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        reached(sample_ledger(), key)
+    assert said in str(caught.value)
+
+
 def two_returns(*, value: Any) -> Any:
     if value:
         return 1

@@ -22,7 +22,7 @@ def test_formula(case):
 
 
 def test_elision_gains_as_many_tokens_as_the_pull_request_says():
-    """sglang PR #30310 printed 2,430,528 and 2,813,952 tokens, target pools of one size: within 0.05%."""
+    """SGLang PR #30310 printed 2,430,528 and 2,813,952 tokens, target pools of one size: within 0.05%."""
     scenario = {"model": "nvidia/GLM-5.2-NVFP4", "gpu": "GB300", "sharding": {"tp": 4}}
     before, after = (ledger_of(scenario | {"engine": f"sglang@{release}"}) for release in ("0.5.15", "0.5.18"))
     ratio = before["cell.target_bytes"] / after["cell.target_bytes"]
@@ -30,7 +30,7 @@ def test_elision_gains_as_many_tokens_as_the_pull_request_says():
 
 
 def test_waste_of_shared_layers():
-    """sglang PR #30923 (2026-07-12): 57 of 78 layers waste 7.5 KB a token, 13.6% of the pool."""
+    """SGLang PR #30923 (2026-07-12): 57 of 78 layers waste 7.5 KB a token, 13.6% of the pool."""
     scenario = {"model": "zai-org/GLM-5.2-FP8", "gpu": "B200", "sharding": {"tp": 8}, "engine": "sglang@0.5.14"}
     ledger = ledger_of(scenario)
     wasted = ledger["record.index_k_bytes"] * ledger["model.shared_layers"]

@@ -1,4 +1,4 @@
-"""SGLang against facts from outside: release packages, pull requests, logs. No expectation here is computed by our code."""
+"""SGLang against facts from outside (release packages, pull requests, logs): no expectation is computed by our code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_layers_that_own_an_index_k(scenario, layers):
 
 
 def test_the_undercharged_pool_overshoots_its_budget_and_says_so():
-    """sglang 0.5.14: 557,888 tokens are charged 576 B and stored in 656: 3.24 GiB over the budget of 28.694."""
+    """SGLang 0.5.14: 557,888 tokens are charged 576 B and stored in 656: 3.24 GiB over the budget of 28.694."""
     (case,) = (param.values[0] for param in cases("pools") if param.id == "h200-fp8-0.5.14")
     ledger = ledger_of(case)
     assert round((ledger["pool.target_bytes"] - ledger["pool.budget_bytes"]) / 2**30, 2) == 3.24
@@ -86,7 +86,24 @@ def test_a_pool_that_is_charged_what_it_stores_does_not_warn():
 
 @pytest.mark.parametrize("engine", ["sglang@0.5.19", "sglang@0.5.20"])
 def test_mtp_over_stages_is_refused_through_0_5_20(engine):
-    """sglang 0.5.20 server_args.py: PP with EAGLE raises; 0.5.21 runs it on a PD prefill worker."""
+    """SGLang 0.5.20 server_args.py: PP with EAGLE raises; 0.5.21 runs it on a PD prefill worker."""
     scenario = {"model": "zai-org/GLM-5.2-FP8", "gpu": "B200", "engine": engine}
     with pytest.raises(BadInput, match=r"draft\.steps"):
         ledger_of(scenario | {"sharding": {"tp": 8, "pp": 2}, "draft": {"steps": 3}})
+
+
+@pytest.mark.parametrize(
+    ("release", "counted"), [("0.5.9", False), ("0.5.10", False), ("0.5.14", True), ("0.5.23", True)]
+)
+def test_draft_weights_leave_the_budget_from_0_5_14_on(release, counted):
+    """SGLang 0.5.10 and 0.5.14 model_runner.py, diffed: before, the draft loads after the target pool is sized."""
+    scenario = {
+        "model": "zai-org/GLM-5.2-FP8",
+        "gpu": "H200",
+        "engine": f"sglang@{release}",
+        "sharding": {"tp": 8},
+        "limits": {"mem_fraction": 0.886},
+    }
+    without, ledger = ledger_of(scenario), ledger_of(scenario | {"draft": {"steps": 3}})
+    lost = without["pool.budget_bytes"] - ledger["pool.budget_bytes"]
+    assert round(lost / 2**30, 2) == (1.32 if counted else 0.0)

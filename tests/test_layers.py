@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from golden_cases import ledger_of
 
-from dsa_ledger import BadInput, NotModelled, load_model
+from dsa_ledger import BadInput, load_model
 from dsa_ledger.engines.base import Stage, stage_list
 from dsa_ledger.engines.layer_table import layer_table
 from dsa_ledger.engines.layers import layers_of, published_full_layers
@@ -56,7 +56,7 @@ def test_frequency_alone_means_offset_2(engine):
 
 
 def test_sglang_0_5_10_ignores_the_offset():
-    """sglang 0.5.10 models/deepseek_v2.py: GLM-5.2 runs 21 layers, but the wrong ones."""
+    """SGLang 0.5.10 models/deepseek_v2.py: GLM-5.2 runs 21 layers, but the wrong ones."""
     assert full("zai-org/GLM-5.2", "sglang@0.5.10") == WITHOUT_OFFSET
 
 
@@ -82,7 +82,7 @@ def test_past_the_end_of_a_pattern_layers_are_full(engine):
 
 
 def test_sglang_0_5_10_fails_on_a_short_pattern():
-    """sglang 0.5.10 indexes the pattern directly: IndexError."""
+    """SGLang 0.5.10 indexes the pattern directly: IndexError."""
     with pytest.raises(BadInput, match="index_topk_pattern"):
         full("zai-org/GLM-5", "sglang@0.5.10", index_topk_pattern="FSS")
 
@@ -94,7 +94,7 @@ def test_a_pattern_beats_a_frequency():
 
 
 def test_only_sglang_from_0_5_20_reads_indexer_types():
-    """sglang 0.5.20 adds the branch; vllm 0.33.0 and TensorRT-LLM PR #15574 do not read the key for GLM."""
+    """SGLang 0.5.20 adds the branch; vllm 0.33.0 and TensorRT-LLM PR #15574 do not read the key for GLM."""
     types = ["full", *["shared"] * 77]
     for engine, expected in {
         "sglang@0.5.20": (0,),
@@ -113,7 +113,7 @@ def test_tensorrt_llm_forces_layer_0():
 
 @pytest.mark.parametrize("key", ["index_topk_freq", "index_skip_topk_offset"])
 def test_explicit_nulls_stop_vllm(key):
-    """vllm 0.23.0 to 0.33.0: the attribute is there with the value None, a TypeError; sglang reads null as absent."""
+    """VLLM 0.23.0 to 0.33.0: the attribute is there with the value None, a TypeError; sglang reads null as absent."""
     with pytest.raises(BadInput, match=key):
         full("zai-org/GLM-5", "vllm@0.33.0", **{key: None})
     assert full("zai-org/GLM-5", "sglang@0.5.23", **{key: None}) == tuple(range(78))
@@ -126,7 +126,7 @@ def test_an_explicit_null_offset_stops_tensorrt_llm_and_a_null_frequency_does_no
 
 
 def test_layers_6_and_7():
-    """vllm's rule by hand, offset 3: max(6-3+1, 0) = 4 divides by 4; 5 does not."""
+    """VLLM's rule by hand, offset 3: max(6-3+1, 0) = 4 divides by 4; 5 does not."""
     assert 6 in GLM_5_2
     assert 7 not in GLM_5_2
     assert 6 in full("zai-org/GLM-5.2", "vllm@0.33.0")
@@ -140,7 +140,7 @@ def test_published_indexers_do_not_follow_an_override():
 
 
 def test_local_full_layers_of_stages():
-    """sglang unit test of IndexKeyCache: of [3,6) none, of [6,14) the local ids 0 and 4."""
+    """SGLang unit test of IndexKeyCache: of [3,6) none, of [6,14) the local ids 0 and 4."""
     assert Stage(0, 3, 6, "", last=True).of(GLM_5_2) == ()
     assert tuple(layer - 6 for layer in Stage(0, 6, 14, "", last=True).of(GLM_5_2)) == (0, 4)
 
@@ -149,13 +149,13 @@ def test_local_full_layers_of_stages():
     ("layers", "stages", "cuts"), [(78, 2, (39, 39)), (78, 4, (19, 19, 20, 20)), (61, 2, (30, 31))]
 )
 def test_the_last_stages_take_the_remainder(layers, stages, cuts):
-    """sglang distributed/utils.py: the last `layers mod stages` get one more."""
+    """SGLang distributed/utils.py: the last `layers mod stages` get one more."""
     assert stage_cuts(layers, stages) == cuts
     assert [stage.end - stage.first for stage in stage_list(cuts)] == list(cuts)
 
 
 def test_layer_split_of_78_by_8_owns_4_3_2_3_2_3_2_2():
-    """sglang 0.5.22 layers/cp/utils.py: the first `layers mod ranks` ranks own one more layer."""
+    """SGLang 0.5.22 layers/cp/utils.py: the first `layers mod ranks` ranks own one more layer."""
     cuts = (10, 10, 10, 10, 10, 10, 9, 9)
     assert [len(stage.of(GLM_5_2)) for stage in stage_list(cuts)] == [4, 3, 2, 3, 2, 3, 2, 2]
 
@@ -171,14 +171,9 @@ def test_disagreements_name_the_release_and_the_key():
 
 
 def test_two_batch_overlap_is_refused_with_shared_layers():
-    """sglang 0.5.14 arg_groups/model_hook.py: ValueError for raw sharing keys; before that it starts."""
+    """SGLang 0.5.14 arg_groups/model_hook.py: ValueError for raw sharing keys; before that it starts."""
     scenario = {"model": "zai-org/GLM-5.2-FP8", "gpu": "B200", "sharding": {"tp": 8}, "features": ["two-batch-overlap"]}
     with pytest.raises(BadInput, match="two-batch-overlap"):
         ledger_of(scenario | {"engine": "sglang@0.5.14"})
     assert ledger_of(scenario | {"engine": "sglang@0.5.10"})["model.full_layers"] == 21
     assert ledger_of(scenario | {"engine": "sglang@0.5.23", "model": "zai-org/GLM-5-FP8"})["model.full_layers"] == 78
-
-
-def test_flash_is_not_modelled():
-    with pytest.raises(NotModelled, match="Flash"):
-        load_model("zai-org/GLM-5.3-Flash", {})

@@ -109,9 +109,9 @@ def test_what_is_missing_is_named_all_at_once() -> None:
     with pytest.raises(BadInput) as caught:
         scenario_of(Asked(None, {}, [], "json"))
     assert caught.value.lines() == [
-        "model (--model): absent: expected a value",
-        "gpu (--gpu): absent: expected a value",
-        "engine (--engine): absent: expected a value",
+        "model (--model): absent: expected a name that `dsa-ledger models` lists, or a config.json",
+        "gpu (--gpu): absent: expected a name that `dsa-ledger gpus` lists, or a TOML file",
+        "engine (--engine): absent: expected sglang, vllm or tensorrt-llm, as in sglang@0.5.23",
     ]
 
 
@@ -185,7 +185,7 @@ def test_a_fault_of_the_file_names_the_file(tmp_path) -> None:
     with pytest.raises(BadInput) as caught:
         scenario_of(asked(file=str(path), batch="0"))
     assert caught.value.lines() == [
-        f"gpu (in {path}): absent: expected a value",
+        f"gpu (in {path}): absent: expected a name that `dsa-ledger gpus` lists, or a TOML file",
         f"sharding.tp (in {path}): 0: expected at least 1",
         (
             f"sharding.tq (in {path}): 1: unknown field; did you mean 'tp'? known: tp, cp, dcp, dp_attention, ep, "

@@ -60,15 +60,16 @@ def test_stored_tensors(case):
     assert base + quantised == case["all"]
 
 
-@pytest.mark.parametrize("case", GOLDEN["indexers"], ids=lambda case: case["model"])
+@pytest.mark.parametrize("case", GOLDEN["indexers"], ids=lambda case: f"{case['model']} {case['bytes']}")
 def test_indexers_of_a_rank(case):
     assert case["source"]
-    ledger = ledger_of(scenario(case["model"], engine="sglang@0.5.18", sharding=case["sharding"]))
+    engine = case.get("engine", "sglang@0.5.18")
+    ledger = ledger_of(scenario(case["model"], engine=engine, sharding=case["sharding"]))
     assert ledger["weights.indexer_rank_bytes"] == case["bytes"]
 
 
 def test_57_skipped_indexers_free_a_gibibyte():
-    """sglang PR #30922 and #30531: 57 x 18,744,320 = 1,068,426,240 B, on each rank whatever TP."""
+    """SGLang PR #30922 and #30531: 57 x 18,744,320 = 1,068,426,240 B, on each rank whatever TP."""
     for ranks in (4, 8):
         before, after = (
             ledger_of(scenario("nvidia/GLM-5.2-NVFP4", engine=f"sglang@{release}", sharding={"tp": ranks}))

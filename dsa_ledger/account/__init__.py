@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dsa_ledger.account import sglang_pool, sglang_tiers, sglang_workspace, trtllm_pool, vllm_pool
+from dsa_ledger.account.deploy import check_load, deploy
+from dsa_ledger.account.headroom import post_headroom, post_prefill_headroom
 from dsa_ledger.account.model import post_model
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
@@ -13,7 +15,6 @@ from dsa_ledger.account.step import post_load, post_step
 from dsa_ledger.account.verdict import judge_load, judge_weights
 from dsa_ledger.account.weights import post_checkpoint, post_layout, post_rank
 from dsa_ledger.account.worst import post_worst
-from dsa_ledger.account.deploy import check_load, deploy
 from dsa_ledger.ledger import Ledger, Scope
 from dsa_ledger.schema import Load, Scenario
 
@@ -65,6 +66,7 @@ def _deployment(scenario_text: str) -> tuple[Deployment, Ledger]:
     post_machine(ledger, plan)
     post_records(ledger, plan)
     POOLS[plan.release.engine](ledger, plan)
+    post_headroom(ledger, plan)
     judge_weights(ledger, plan)
     return plan, ledger
 
@@ -74,6 +76,8 @@ def _weights(build: Build) -> Ledger:
     """Return model, checkpoint and weights of each rank, which no limit and no KV format changes."""
     ledger = Ledger()
     post_model(ledger, build)
+    if not build.model.weights_modelled:
+        return ledger
     post_layout(ledger, build)
     post_checkpoint(ledger, build)
     for stage in build.stages:
@@ -86,6 +90,7 @@ def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario) -> None:
     post_load(ledger, plan, load)
     for stage in plan.stages:
         post_step(Scope(ledger, stage.prefix), plan)
+    post_prefill_headroom(ledger, plan)
     if load.new_tokens is not None:
         post_prefill(ledger, plan, load)
     if scenario.has("pd-prefill") or scenario.has("pd-decode"):

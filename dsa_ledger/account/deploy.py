@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.catalog import load_gpu, load_model
 from dsa_ledger.engines.base import Build, Deployment, stage_list
+from dsa_ledger.engines.caches import cache_kinds, check_known
+from dsa_ledger.engines.index_cache import quality_warning
 from dsa_ledger.engines.layers import layers_of
 from dsa_ledger.engines.registry import CHECKS, ENGINES
 from dsa_ledger.engines.releases import resolve
@@ -23,6 +25,7 @@ def deploy(scenario: Scenario) -> Deployment:
     model, gpu, release, warnings = _named(scenario)
     _check_ranks(scenario)
     rules = ENGINES[release.engine]
+    check_known(model, release)
     CHECKS[release.engine](scenario, model, gpu, release)
     layers = layers_of(model, release, scenario.features)
     cuts = scenario.sharding.pp_partition or rules.stage_cuts(model.layers, scenario.sharding.pp)
@@ -34,17 +37,21 @@ def deploy(scenario: Scenario) -> Deployment:
         draft_layers=model.draft_layers if scenario.draft.steps else 0,
         weights=rules.weight_layout(scenario, model, release),
     )
+    record = rules.record_layout(scenario, model, gpu, release)
+    bits = rules.index_k_bits(scenario, gpu, release)
+    costs = quality_warning(model, layers)
     return Deployment(
         scenario=scenario,
         gpu=gpu,
         build=build,
-        record=rules.record_layout(scenario, model, gpu, release),
-        index_k_bits=rules.index_k_bits(scenario, gpu, release),
+        record=record,
+        index_k_bits=bits,
+        caches=cache_kinds(model, release, record, bits),
         step=rules.step_rules(scenario, model, gpu, release),
         prefill=rules.prefill_rules(scenario, gpu, release),
         replicas=rules.replicas(scenario, release),
         dcp=scenario.sharding.dcp,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *([costs] if costs else [])),
     )
 
 
@@ -93,9 +100,8 @@ def _check_ranks(scenario: Scenario) -> None:
     """Raise BadInput where the GPUs named are not the ranks of one server."""
     faults, ranks = Faults(), ranks_of_server(scenario)
     factors = "tp x pp x data-parallel size x cp" if scenario.engine.name == "vllm" else "tp x pp"
-    faults.require(
-        scenario.gpus in (None, ranks), "gpus", scenario.gpus, f"{ranks} = {factors}, the number of ranks of one server"
-    )
+    expected = f"{ranks} = {factors}, the number of ranks of one server; cut the model with --tp or --pp"
+    faults.require(scenario.gpus in (None, ranks), "gpus", scenario.gpus, expected)
     faults.stop_if_any()
 
 

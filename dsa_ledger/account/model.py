@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsa_ledger.engines.caches import LONGCAT, kin_of
 from dsa_ledger.engines.layers import published_full_layers
 from dsa_ledger.formulas import checkpoint as formulas
 from dsa_ledger.ledger import Source
@@ -66,7 +67,12 @@ def post_model(ledger: Ledger, plan: Build) -> None:
     model, layers = plan.model, plan.layers
     for field, key in DIMENSIONS.items():
         ledger.given(f"config.{field}", getattr(model, field), Unit.COUNT, config_source(model, key))
-    ledger.given("model.layers", model.layers, Unit.LAYERS, config_source(model, "num_hidden_layers"))
+    attentions = "num_layers, two attentions a block" if model.architecture.startswith(LONGCAT) else "num_hidden_layers"
+    ledger.given("model.layers", model.layers, Unit.LAYERS, config_source(model, attentions))
+    if model.linear_layers:
+        kinds = config_source(model, "layer_types, else linear unless id % 4 = 3")
+        ledger.given("model.linear_layers", len(model.linear_layers), Unit.LAYERS, kinds)
+        ledger.given("model.sparse_layers", len(model.sparse_layers), Unit.LAYERS, kinds)
     ledger.given(
         "model.full_layers",
         len(layers.full),
@@ -78,7 +84,7 @@ def post_model(ledger: Ledger, plan: Build) -> None:
         Unit.LAYERS,
         formulas.other_layers,
         layers.source,
-        layers="model.layers",
+        layers=cached_layers(model),
         some_layers="model.full_layers",
     )
     ledger.given("model.index_k_layers", len(layers.owners), Unit.LAYERS, layers.owners_source)
@@ -90,6 +96,23 @@ def post_model(ledger: Ledger, plan: Build) -> None:
         Source("scenario", "draft.steps > 0 loads the MTP layer", ""),
     )
     _post_stages(ledger, plan)
+    if model.weights_modelled:
+        _post_checkpoint_counts(ledger, model)
+        return
+    kin = kin_of(model)
+    ledger.warn(
+        f"weights of {model.name} are not modelled{f': {kin.weights}' if kin else ''}; no weights.*, checkpoint or "
+        "step.weights_* figure stands here, and no check that weights and pool fit the GPU"
+    )
+
+
+def cached_layers(model: Model) -> str:
+    """Return the key that counts the layers which cache tokens."""
+    return "model.sparse_layers" if model.linear_layers else "model.layers"
+
+
+def _post_checkpoint_counts(ledger: Ledger, model: Model) -> None:
+    """Post the elements and tensors of the published files."""
     ledger.given(
         "checkpoint.draft_layers", model.draft_layers, Unit.LAYERS, config_source(model, "num_nextn_predict_layers")
     )

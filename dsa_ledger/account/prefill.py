@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsa_ledger.account.records import scenario_source
 from dsa_ledger.engines.rules import engine_source, since
+from dsa_ledger.errors import NotModelled
 from dsa_ledger.formulas import prefill, workspace
 from dsa_ledger.ledger import Source
 from dsa_ledger.units import Unit
@@ -21,6 +22,8 @@ KERNEL = Source("engine", "DeepGEMM 54e2261: 128 head rows a query tile", "2026-
 def post_prefill(ledger: Ledger, plan: Deployment, load: Load) -> None:
     """Post logits, chunks, index-K traffic and score arithmetic of one request's new tokens."""
     rules = plan.prefill
+    if plan.caches.index_k.tokens_per_state > 1:
+        raise NotModelled("prefill with index_kpool", plan.release.label, "how its logits are cut was not worked out")
     ledger.given("load.new_tokens", load.new_tokens, Unit.TOKENS, scenario_source("load.new_tokens"))
     if "limits.chunk_tokens" not in ledger:
         ledger.fact("limits.chunk_tokens", Unit.TOKENS, rules.chunk_tokens)

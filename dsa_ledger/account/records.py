@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.account.deploy import ranks_of_server
+from dsa_ledger.engines.caches import MAIN_KV
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import pool, records, step
 from dsa_ledger.ledger import Fact, Source
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from dsa_ledger.engines.base import Deployment, RecordLayout
     from dsa_ledger.ledger import Ledger
 
-PAGE_TOKENS = 64
 HELD_BYTES = round(1.4 * GIB)
 SCENARIO = "scenario"
+INDEX_STATE, STATE_TOKENS = "record.index_k_state_bytes", "record.index_k_state_tokens"
 
 
 def scenario_source(path: str) -> Source:
@@ -42,8 +43,9 @@ def post_machine(ledger: Ledger, plan: Deployment) -> None:
     ledger.given(
         "sharding.ranks", ranks_of_server(scenario), Unit.RANKS, scenario_source("gpus, the ranks of one server")
     )
+    page = plan.caches.index_k.page_align
     ledger.given(
-        "engine.page_tokens", PAGE_TOKENS, Unit.TOKENS, engine_source(plan.release, "page of 64 tokens for DSA on CUDA")
+        "engine.page_tokens", page, Unit.TOKENS, engine_source(plan.release, f"page of {page} tokens for DSA on CUDA")
     )
     ledger.given("draft.steps", scenario.draft.steps, Unit.COUNT, scenario_source("draft.steps"))
     ledger.derive(
@@ -95,32 +97,34 @@ def post_records(ledger: Ledger, plan: Deployment) -> None:
     ledger.given("engine.scale_bytes", 4, Unit.BYTES, engine_source(engine, "fp32 scale"))
     ledger.fact("engine.index_k_bits", Unit.COUNT, plan.index_k_bits)
     post_main_kv(ledger, "record.main_kv_bytes", plan.record)
+    post_index_k(ledger, plan)
+
+
+def post_index_k(ledger: Ledger, plan: Deployment) -> None:
+    """Post the index-K record; where a key stands for several tokens, the key's own bytes beside it."""
+    kind = plan.caches.index_k
+    state = kind.bytes_per_state
+    source = plan.index_k_bits.source
+    if kind.tokens_per_state == 1:
+        unit = Unit.BYTES_PER_TOKEN_PER_LAYER
+        ledger.derive("record.index_k_bytes", unit, state.formula, source, **state.inputs)
+        return
+    ledger.derive(INDEX_STATE, Unit.BYTES, state.formula, source, "one key of one layer", **state.inputs)
+    ledger.given(STATE_TOKENS, kind.tokens_per_state, Unit.TOKENS, kind.source)
     ledger.derive(
         "record.index_k_bytes",
         Unit.BYTES_PER_TOKEN_PER_LAYER,
-        records.index_k_record_bytes,
-        plan.index_k_bits.source,
-        index_head_dim="config.index_head_dim",
-        bits="engine.index_k_bits",
-        scale_block="engine.scale_block",
-        scale_bytes="engine.scale_bytes",
+        records.index_k_token_bytes,
+        kind.source,
+        "a key a pool, rounded up",
+        state_bytes=INDEX_STATE,
+        state_tokens=STATE_TOKENS,
     )
 
 
 def post_main_kv(ledger: Ledger, key: str, layout: Fact[RecordLayout]) -> None:
     """Post a main-KV record in a layout."""
-    formula: Any
-    inputs = {"kv_lora": "config.kv_lora", "qk_rope": "config.qk_rope"}
-    if layout.value == "bf16":
-        formula = records.bf16_record_bytes
-    elif layout.value == "raw_fp8":
-        formula = records.raw_fp8_record_bytes
-    elif layout.value == "packed_fp8":
-        formula = records.packed_fp8_record_bytes
-        inputs |= {"scale_block": "engine.scale_block", "scale_bytes": "engine.scale_bytes"}
-    else:
-        formula = records.nvfp4_ds_mla_record_bytes if layout.value == "nvfp4_ds_mla" else records.nvfp4_record_bytes
-        if "engine.fp4_block" not in ledger:
-            ledger.given("engine.fp4_block", 16, Unit.ELEMENTS, layout.source)
-        inputs |= {"scale_block": "engine.fp4_block"}
-    ledger.derive(key, Unit.BYTES_PER_TOKEN_PER_LAYER, formula, layout.source, **inputs)
+    state = MAIN_KV[layout.value]
+    if "engine.fp4_block" in state.inputs.values() and "engine.fp4_block" not in ledger:
+        ledger.given("engine.fp4_block", 16, Unit.ELEMENTS, layout.source)
+    ledger.derive(key, Unit.BYTES_PER_TOKEN_PER_LAYER, state.formula, layout.source, **state.inputs)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.account.pool_keys import post_pool_keys
-from dsa_ledger.account.records import post_free_before, post_main_kv, scenario_source
+from dsa_ledger.account.records import INDEX_STATE, STATE_TOKENS, post_free_before, post_main_kv, scenario_source
 from dsa_ledger.engines import sglang
+from dsa_ledger.engines.caches import CHARGES_POOLED_KEYS
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.engines.sglang_memory import reserve
-from dsa_ledger.formulas import cells, pool
+from dsa_ledger.formulas import cells, pool, records
 from dsa_ledger.ledger import LEAST, MOST, Fact, Scope
 from dsa_ledger.units import GIB, Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dsa_ledger.engines.base import Deployment, Stage
     from dsa_ledger.ledger import Ledger
 
 CONFIGURATOR = "model_executor/pool_configurator.py"
+CHARGED_KEY = "record.charged_index_k_bytes"
 
 
 def post_pool(ledger: Ledger, plan: Deployment) -> None:
@@ -74,8 +78,9 @@ def _post_factors(ledger: Ledger, plan: Deployment) -> None:
     if scenario.has("hisparse"):
         charged = ratio if sglang.HISPARSE_CHARGED.of(release) else 1
         scaled = ratio if sglang.HISPARSE_SCALES_DRAFT.of(release) else 1
-    ledger.given("pool.index_rows_charged", charged * plan.dcp, Unit.COUNT, where)
-    ledger.given("pool.index_rows", ratio * plan.dcp, Unit.COUNT, where)
+    copies = 1 if "dcp" in plan.caches.index_k.sharded_by else plan.dcp
+    ledger.given("pool.index_rows_charged", charged * copies, Unit.COUNT, where)
+    ledger.given("pool.index_rows", ratio * copies, Unit.COUNT, where)
     ledger.given("pool.draft_main_ratio", scaled, Unit.COUNT, where)
     ledger.given("pool.draft_index_ratio", charged, Unit.COUNT, where)
     ledger.given("pool.draft_main_rows", scaled * plan.dcp, Unit.COUNT, where)
@@ -104,6 +109,33 @@ def _post_factors(ledger: Ledger, plan: Deployment) -> None:
             f"SGLang {release.version} charges a packed record as 576 B and allocates 656: the pool overshoots "
             "its budget; cap it with --max-total-tokens or upgrade to 0.5.17"
         )
+    if plan.caches.index_k.tokens_per_state > 1:
+        _post_charged_keys(ledger, plan)
+
+
+def _post_charged_keys(ledger: Ledger, plan: Deployment) -> None:
+    """Post what a token's pooled key is charged: its share of a key, or through 0.5.21 a whole one."""
+    rule = CHARGES_POOLED_KEYS.at(plan.release)
+    tokens = plan.caches.index_k.tokens_per_state if rule.value else 1
+    ledger.given("record.index_k_charged_tokens", tokens, Unit.TOKENS, rule.source)
+    ledger.derive(
+        CHARGED_KEY,
+        Unit.BYTES_PER_TOKEN_PER_LAYER,
+        records.index_k_token_bytes,
+        rule.source,
+        state_bytes=INDEX_STATE,
+        state_tokens="record.index_k_charged_tokens",
+    )
+    if not rule.value:
+        ledger.warn(
+            f"SGLang {plan.release.version} charges a key for each token and stores one for "
+            f"{plan.caches.index_k.tokens_per_state}: the pool leaves memory unused; upgrade to 0.5.22"
+        )
+
+
+def _charged_key(plan: Deployment) -> str:
+    """Return the key of what a token is charged for index-K in one layer."""
+    return CHARGED_KEY if plan.caches.index_k.tokens_per_state > 1 else "record.index_k_bytes"
 
 
 def _post_sharding_scratch(ledger: Ledger, plan: Deployment) -> None:
@@ -177,7 +209,7 @@ def _post_cell(scope: Scope, plan: Deployment, stage: Stage) -> None:
         Unit.BYTES_PER_TOKEN,
         cells.index_k_cell_bytes,
         source,
-        record_bytes="record.index_k_bytes",
+        record_bytes=_charged_key(plan),
         layers="pool.index_k_layers_charged",
         replicas="pool.index_rows_charged",
     )
@@ -200,7 +232,7 @@ def _post_cell(scope: Scope, plan: Deployment, stage: Stage) -> None:
             cells.draft_cell_bytes,
             charge.source,
             main_kv_record_bytes="record.charged_main_kv_bytes",
-            index_k_record_bytes="record.index_k_bytes",
+            index_k_record_bytes=_charged_key(plan),
             draft_layers="pool.draft_layers_charged",
             dcp="sharding.dcp",
             main_ratio="pool.draft_main_ratio",
@@ -214,7 +246,7 @@ def _post_cell(scope: Scope, plan: Deployment, stage: Stage) -> None:
 def _layer_counts(plan: Deployment, stage: Stage) -> tuple[Fact[int], Fact[int], Fact[int], Fact[int]]:
     """Return layers charged for main KV and index-K, then layers held, of the fullest rank of a stage."""
     owners = stage.of(plan.layers.owners)
-    count = stage.end - stage.first
+    count = len(stage.of(plan.model.sparse_layers))
     cut = engine_source(plan.release, "layer_setup.py: the stage's layers")
     if not plan.scenario.sharding.layer_split:
         held, owned = Fact(count, cut), Fact(len(owners), plan.layers.owners_source)
@@ -243,6 +275,8 @@ def _post_free_after(ledger: Ledger, plan: Deployment) -> None:
         ledger.given(
             "memory.free_after_bytes", round(observed * GIB), Unit.BYTES, scenario_source("observed.free_after")
         )
+        return
+    if not plan.model.weights_modelled:
         return
     order = sglang.DRAFT_WEIGHTS_FIRST.at(plan.release)
     loaded = []
@@ -281,16 +315,20 @@ def _post_budget(scope: Scope, plan: Deployment) -> None:
 def _post_allocated(scope: Scope, plan: Deployment, stage: Stage) -> None:
     """Post the bytes that target and draft pool take, pad page included."""
     source = engine_source(plan.release, "mem_cache/memory_pool.py: one pad page per layer")
+    formula: Callable[..., Any] = pool.pool_bytes
+    key = {"index_k_record_bytes": "record.index_k_bytes"}
+    if plan.caches.index_k.tokens_per_state > 1:
+        formula, key = pool.pooled_pool_bytes, {"index_k_state_bytes": INDEX_STATE, "state_tokens": STATE_TOKENS}
     scope.derive(
         "pool.target_bytes",
         Unit.BYTES,
-        pool.pool_bytes,
+        formula,
         source,
         tokens="pool.rows",
         pad_tokens="engine.page_tokens",
         main_kv_record_bytes="record.main_kv_bytes",
         main_kv_layers="pool.main_kv_layers",
-        index_k_record_bytes="record.index_k_bytes",
+        **key,
         index_k_layers="pool.index_k_layers",
         main_rows_per_token="pool.main_rows",
         index_rows_per_token="pool.index_rows",
@@ -299,13 +337,13 @@ def _post_allocated(scope: Scope, plan: Deployment, stage: Stage) -> None:
         scope.derive(
             "pool.draft_bytes",
             Unit.BYTES,
-            pool.pool_bytes,
+            formula,
             source,
             tokens="pool.rows",
             pad_tokens="engine.page_tokens",
             main_kv_record_bytes="record.main_kv_bytes",
             main_kv_layers="model.draft_layers",
-            index_k_record_bytes="record.index_k_bytes",
+            **key,
             index_k_layers="model.draft_layers",
             main_rows_per_token="pool.draft_main_rows",
             index_rows_per_token="pool.index_rows",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account.records import scenario_source
 from dsa_ledger.engines import sglang, sglang_memory
 from dsa_ledger.engines.rules import engine_source, since
 from dsa_ledger.formulas import workspace
-from dsa_ledger.ledger import Source
 from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
@@ -23,7 +21,11 @@ def post_workspace(ledger: Ledger, plan: Deployment) -> None:
     """Post running requests, tables, captured logits and the logits budget of one rank."""
     _post_requests(ledger, plan)
     _post_tables(ledger, plan)
-    _post_captured_logits(ledger, plan)
+    if plan.caches.index_k.tokens_per_state > 1:
+        _post_index_tail(ledger, plan)
+        ledger.warn("the captured logits of pooled index keys are not worked out: no workspace.decode_logits_bytes")
+    else:
+        _post_captured_logits(ledger, plan)
     _post_budget(ledger, plan)
 
 
@@ -43,7 +45,7 @@ def _post_requests(ledger: Ledger, plan: Deployment) -> None:
     running = "workspace.estimated_requests"
     if cap is not None:
         ledger.fact("limits.max_running_requests", Unit.REQUESTS, cap)
-        floor = Source("engine", "sglang 0.5.23: at least one request a rank", "2026-10-30")
+        floor = engine_source(release, f"{RESOLVE}: from 0.5.23 at least one request a rank")
         ledger.given("workspace.least_requests", int(since(release, "0.5.23")), Unit.REQUESTS, floor)
         running = "workspace.asked_requests"
         ledger.derive(
@@ -130,6 +132,28 @@ def _post_tables(ledger: Ledger, plan: Deployment) -> None:
             columns="workspace.table_columns",
             **rows,
         )
+
+
+def _post_index_tail(ledger: Ledger, plan: Deployment) -> None:
+    """Post what each request keeps of the pool of keys that is still open, outside the cell."""
+    tail = plan.caches.index_k.fixed_bytes_per_request
+    if tail is None:
+        return
+    source = engine_source(plan.release, "memory_pool.py: open pools of index_kpool + draft tokens, keys and scores")
+    drafted = plan.scenario.draft.steps + 1 if plan.scenario.draft.steps else 0
+    ledger.given("draft.tokens", drafted, Unit.TOKENS, engine_source(plan.release, "speculative_num_draft_tokens"))
+    ledger.derive("record.index_k_request_bytes", Unit.BYTES_PER_REQUEST, tail.formula, source, **tail.inputs)
+    ledger.derive(
+        "workspace.index_tail_bytes",
+        Unit.BYTES,
+        workspace.index_tail_bytes,
+        source,
+        "target layers that own an index-K",
+        layers="model.index_k_layers",
+        requests="workspace.table_requests",
+        extra_rows="workspace.extra_rows",
+        request_bytes="record.index_k_request_bytes",
+    )
 
 
 def _post_captured_logits(ledger: Ledger, plan: Deployment) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account.records import scenario_source
+from dsa_ledger.account.model import cached_layers
+from dsa_ledger.account.records import INDEX_STATE, STATE_TOKENS, scenario_source
+from dsa_ledger.engines.caches import PAGE_STATES
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import pool, step
 from dsa_ledger.formulas import weights as weight_formulas
@@ -61,14 +63,47 @@ def post_load(ledger: Ledger, plan: Deployment, load: Load) -> None:
     ledger.fact("step.dcp_shards", Unit.RANKS, rules.dcp_scoring_shards)
     ledger.given("step.verify_flattens", int(rules.verify_flattens.value), Unit.COUNT, rules.verify_flattens.source)
     ledger.given("step.extend_flattens", int(rules.extend_flattens.value), Unit.COUNT, rules.extend_flattens.source)
+    if plan.caches.index_k.tokens_per_state > 1:
+        _post_pooled_keys(ledger, plan)
+    else:
+        ledger.derive(
+            "step.tokens",
+            Unit.TOKENS,
+            step.cached_tokens,
+            rules.dcp_scoring_shards.source,
+            context_tokens="load.context_tokens",
+            dcp_shards="step.dcp_shards",
+        )
+    if plan.model.weights_modelled:
+        _post_experts(ledger)
+
+
+def _post_pooled_keys(ledger: Ledger, plan: Deployment) -> None:
+    """Post the keys that a step scores where one stands for several tokens, and what a row then selects."""
+    pooled = engine_source(plan.release, "dsa_indexer.py, index_kpool: whole pools are scored, the open one is taken")
     ledger.derive(
         "step.tokens",
         Unit.TOKENS,
-        step.cached_tokens,
-        rules.dcp_scoring_shards.source,
+        step.pooled_keys,
+        pooled,
+        "keys, one a whole pool",
         context_tokens="load.context_tokens",
-        dcp_shards="step.dcp_shards",
+        state_tokens=STATE_TOKENS,
     )
+    ledger.given("step.page_keys", PAGE_STATES, Unit.TOKENS, pooled)
+    ledger.derive(
+        "step.selected_tokens",
+        Unit.TOKENS,
+        step.selection_width,
+        pooled,
+        "at most",
+        index_topk="config.index_topk",
+        index_kpool="config.index_kpool",
+    )
+
+
+def _post_experts(ledger: Ledger) -> None:
+    """Post the tokens that meet in a MoE layer and the experts they hit."""
     prior = Source(
         "prior", "verify rows count 0.6 of an independent token (0.57 to 0.8 in public measurements)", "2026-09"
     )
@@ -100,7 +135,8 @@ def post_step(scope: Scope, plan: Deployment) -> None:
     _post_index_k(scope, plan)
     _post_logits(scope, plan)
     _post_main_kv(scope, plan)
-    _post_weights(scope, plan)
+    if plan.model.weights_modelled:
+        _post_weights(scope, plan)
 
 
 def _post_requests(scope: Scope, plan: Deployment) -> None:
@@ -144,7 +180,9 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         scoring_forwards="step.scoring_draft_forwards",
         extend_flattens="step.extend_flattens",
     )
-    read = {"record_bytes": "record.index_k_bytes", "tokens": "step.tokens", "requests": "step.requests"}
+    pooled = plan.caches.index_k.tokens_per_state > 1
+    record, page = (INDEX_STATE, "step.page_keys") if pooled else ("record.index_k_bytes", "engine.page_tokens")
+    read = {"record_bytes": record, "tokens": "step.tokens", "requests": "step.requests"}
     scope.derive(
         "step.index_k_read_bytes",
         Unit.BYTES_PER_STEP,
@@ -168,7 +206,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         kernel,
         "whole pages",
         passes="step.index_k_passes",
-        page_tokens="engine.page_tokens",
+        page_tokens=page,
         **read,
     )
     scope.derive(
@@ -178,7 +216,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         kernel,
         requests="step.requests",
         tokens="step.tokens",
-        page_tokens="engine.page_tokens",
+        page_tokens=page,
         passes="step.index_k_passes",
     )
     scope.derive(
@@ -236,9 +274,9 @@ def _post_main_kv(scope: Scope, plan: Deployment) -> None:
         step.main_kv_read_bytes,
         source,
         record_bytes="record.main_kv_bytes",
-        layers="model.layers",
+        layers=cached_layers(plan.model),
         context_tokens="load.context_tokens",
-        index_topk="config.index_topk",
+        index_topk="step.selected_tokens" if plan.caches.index_k.tokens_per_state > 1 else "config.index_topk",
         rows="draft.rows",
         requests="step.requests",
     )
@@ -248,7 +286,7 @@ def _post_main_kv(scope: Scope, plan: Deployment) -> None:
         step.main_kv_write_bytes,
         source,
         record_bytes="record.main_kv_bytes",
-        layers="model.layers",
+        layers=cached_layers(plan.model),
         rows="draft.rows",
         requests="step.requests",
     )

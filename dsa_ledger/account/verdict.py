@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def judge_weights(ledger: Ledger, plan: Deployment) -> None:
     """Note weights that leave no pool, and a pool given by hand that does not fit beside them."""
     budget = min(ledger[f"{stage.prefix}pool.budget_bytes"] for stage in plan.stages)
-    after = ledger["memory.free_after_bytes"]
+    # Where the weights are not modelled, the pool can only be held against what was free before them.
+    weighed = "memory.free_after_bytes" in ledger
+    after = ledger["memory.free_after_bytes" if weighed else "memory.free_before_bytes"]
     given = plan.scenario.observed.kv_bytes
     if after < 0:
         ledger.shortfalls.append(
@@ -24,10 +26,13 @@ def judge_weights(ledger: Ledger, plan: Deployment) -> None:
             "(--tp, --pp) or a smaller checkpoint format"
         )
     elif given is not None:
+        if ledger["pool.tokens"] == 0:
+            ledger.shortfalls.append(f"--kv-bytes {given} holds no page: it counts bytes; write for example '40 GiB'")
         if given > after:
+            when = "after" if weighed else "before"
             ledger.shortfalls.append(
-                f"weights and --kv-bytes exceed the GPU: {given / GIB:.2f} GiB asked, {after / GIB:.2f} GiB free after "
-                f"the weights; ask for at most {after} bytes"
+                f"weights and --kv-bytes exceed the GPU: {given / GIB:.2f} GiB asked, {after / GIB:.2f} GiB free "
+                f"{when} the weights; ask for at most {after} bytes"
             )
     elif budget <= 0:
         ledger.shortfalls.append(_no_pool(ledger, plan, budget))
@@ -79,5 +84,6 @@ def _relief(ledger: Ledger, plan: Deployment) -> str:
         ways.append(f"--kv-dtype {word} shrinks the {record}-byte record")
     if plan.scenario.sharding.dp_attention == 1:
         ways.append("attention DP splits the requests over the ranks (its weights grow)")
-    ways.append("more GPUs leave more memory after the weights")
+    if plan.scenario.observed.kv_bytes is None:
+        ways.append("more GPUs leave more memory after the weights")
     return "; ".join(ways)

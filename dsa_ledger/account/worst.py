@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.ledger import Ledger
 
-SMALLEST = ("pool.budget_bytes", "pool.tokens", "pool.requests_at_context")
+SMALLEST = (
+    "pool.budget_bytes",
+    "pool.tokens",
+    "pool.requests_at_context",
+    "memory.headroom_bytes",
+    "memory.prefill_headroom_bytes",
+)
 # Public keys of one rank: with stages each stands beside the plain one, equal or not.
 RANK_GROUPS = ("record.", "cell.", "pool.", "workspace.", "step.")
 RANK_KEYS = ("engine.mem_fraction", "weights.rank_bytes", "weights.indexer_rank_bytes", "weights.draft_rank_bytes")

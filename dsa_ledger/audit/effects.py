@@ -94,10 +94,11 @@ def vllm_count(text: str) -> int:
 
 def _scaled(number: str, power: int) -> int:
     whole_part, _, fraction = number.partition(".")
-    scaled, rest = divmod((int(whole_part + fraction)) * power, 10 ** len(fraction))
-    if rest:
+    scaled = int(whole_part + fraction) * power
+    parts = int("1" + "0" * len(fraction))
+    if scaled % parts:
         raise ValueError("a whole count")
-    return scaled
+    return scaled // parts
 
 
 def json_table(text: str) -> dict[str, Any]:

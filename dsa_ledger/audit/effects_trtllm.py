@@ -72,7 +72,7 @@ def take_yaml(reading: Reading, table: Mapping[str, Any]) -> None:
             reading.note(f"{written}: {UNSUPPORTED[key]}")
         elif key not in _TOGETHER and not key.startswith(("speculative_config.", "sparse_attention_config.")):
             reading.ignored.append(written)
-    if flat.get("enable_attention_dp") is True:
+    if str(flat.get("enable_attention_dp")).lower() == "true":
         tp = reading.settings.get("sharding.tp")
         reading.set(
             "sharding.dp_attention", tp.value if tp else 1, "enable_attention_dp: true (one replica a rank of tp)"

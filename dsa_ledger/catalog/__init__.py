@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dsa_ledger.schema import Model
 
-__all__ = ["gpu_names", "load_gpu", "load_model", "model_names", "unmodelled_names"]
+__all__ = ["cache_model_names", "gpu_names", "load_gpu", "load_model", "model_names", "unmodelled_names"]
 
 _HERE = Path(__file__).parent
 _SUFFIXES = (".json", ".toml")
@@ -39,6 +39,11 @@ def _table(file: str) -> dict[str, Any]:
 def model_names() -> list[str]:
     """Return the names of the catalog's models, as published."""
     return list(_table("models.json")["models"])
+
+
+def cache_model_names() -> list[str]:
+    """Return the names of models whose caches are worked out and whose weights are not."""
+    return list(_table("models.json")["caches_only"])
 
 
 def unmodelled_names() -> list[str]:
@@ -60,11 +65,15 @@ def load_model(name: str, overrides: Mapping[str, JsonValue]) -> Model:
     if name.lower().endswith(_SUFFIXES) or _is_local_model(name):
         return _local_model(Path(name), overrides)
     catalog = _table("models.json")
-    known = _found(name, [*catalog["models"], *catalog["not_modelled"]])
+    known = _found(name, [*catalog["models"], *catalog["caches_only"], *catalog["not_modelled"]])
     if known is None:
         if exists(name):
             raise bad("model", name, f"holds no {_CONFIG}")
-        raise bad("model", name, f"no path and no model of the catalog; {nearest(name, model_names())}")
+        raise bad(
+            "model",
+            name,
+            f"no path and no model of the catalog; {nearest(name, [*model_names(), *cache_model_names()])}",
+        )
     return _plain_catalog_model(known) if not overrides else _catalog_model(known, overrides)
 
 
@@ -75,7 +84,7 @@ def _plain_catalog_model(known: str) -> Model:
 
 def _catalog_model(known: str, overrides: Mapping[str, JsonValue]) -> Model:
     catalog = _table("models.json")
-    entry = catalog["models"].get(known)
+    entry = catalog["models"].get(known) or catalog["caches_only"].get(known)
     # A model that is not modelled is refused by the parser, from the same keys that its own config.json has.
     parts = entry["parts"] if entry else catalog["not_modelled"][known]
     source = entry["provenance"] if entry else {"kind": "prior", "ref": known}

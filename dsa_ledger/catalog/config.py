@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.catalog.files import shown
+from dsa_ledger.catalog.kin import in_family_keys, kin_of, linear_layers, require_keys
 from dsa_ledger.catalog.quantization import Geometry, quantization
-from dsa_ledger.catalog.refused import leading_dense, refuse_other_layouts
+from dsa_ledger.catalog.refused import leading_dense, names_in, refuse_other_layouts
 from dsa_ledger.errors import Faults, nearest
 from dsa_ledger.schema import IndexSharing, Model, Provenance
 
@@ -59,12 +60,14 @@ WHOLE = {
 SWITCHES = {
     "index_share_for_mtp_iteration": "index_share_for_mtp",
     "indexer_rope_interleave": "indexer_rope_interleave",
+    "index_kpool_compress": "index_kpool_compress",
 }
 SHARING = ("indexer_types", "cli_factor", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
 LAYOUT = (
     "architectures",
     "model_type",
     "quantization_config",
+    "layer_types",
     "mlp_layer_types",
     "moe_layer_freq",
     "tie_word_embeddings",
@@ -96,9 +99,18 @@ def parse_config(
     faults = Faults()
     for key in overrides:
         faults.require(key in KEYS, f"model.{key}", shown(overrides[key]), f"unknown key; {nearest(key, KEYS)}")
-    merged = {**config, **{key: value for key, value in overrides.items() if key in KEYS}}
-    architecture = refuse_other_layouts(merged, name, faults)
-    numbers = _whole_numbers(merged, faults)
+    asked = {key: value for key, value in overrides.items() if key in KEYS}
+    kin = kin_of(*names_in({**config, **asked}, Faults()))
+    if kin:
+        config = in_family_keys(config, kin, faults)
+        faults.stop_if_any()
+    merged = {**config, **asked}
+    if kin:
+        by_list = merged.get("mlp_layer_types") is not None  # it may stand for first_k_dense_replace
+        keys = [key for key, rule in WHOLE.items() if rule.absent is None]
+        require_keys(merged, kin, [key for key in keys if not (by_list and key == "first_k_dense_replace")], name)
+    architecture = refuse_other_layouts(merged, name, kin, faults)
+    numbers = _whole_numbers(merged, faults, least_rope=0 if kin else 1)
     layers, dense = numbers.get("layers", 0), numbers.get("dense_layers", 0)
     if layers:
         faults.require(dense <= layers, "model.first_k_dense_replace", dense, f"expected at most the {layers} layers")
@@ -106,10 +118,12 @@ def parse_config(
     faults.require(chosen <= experts, "model.num_experts_per_tok", chosen, f"expected at most the {experts} experts")
     switches = {field: _switch(merged, key, faults) for key, field in SWITCHES.items()}
     sharing = _sharing(merged, layers, faults)
+    linear = linear_layers(merged, kin, layers, faults) if layers else ()
     faults.stop_if_any()
     geometry = Geometry(name, layers, dense, numbers["draft_layers"], numbers["experts"], numbers["shared_experts"])
     beside = None if "quantization_config" in overrides else beside
-    quant = quantization(merged.get("quantization_config"), beside, geometry, faults)
+    # A kin's checkpoint leaves other modules unquantised, and none of its weights are counted.
+    quant = quantization(None if kin else merged.get("quantization_config"), None if kin else beside, geometry, faults)
     faults.stop_if_any()
     return Model(
         name=name,
@@ -118,15 +132,24 @@ def parse_config(
         **switches,
         sharing=sharing,
         published_sharing=_published(config, layers) if any(key in SHARING for key in overrides) else None,
-        draft_owns_embedding=DRAFT_OWNS_EMBEDDING[architecture] and numbers["draft_layers"] > 0,
+        draft_owns_embedding=DRAFT_OWNS_EMBEDDING.get(architecture, False) and numbers["draft_layers"] > 0,
+        linear_layers=linear,
+        weights_modelled=kin is None,
         quantization=quant.spans,
         kv_quant=quant.kv_quant,
-        quant_method=quant.method,
+        quant_method=_method_named(merged) if kin else quant.method,
         provenance=provenance,
     )
 
 
-def _whole_numbers(config: Mapping[str, Any], faults: Faults) -> dict[str, int]:
+def _method_named(config: Mapping[str, Any]) -> str:
+    """Return what a checkpoint calls its format, where its tensors are not counted."""
+    table = config.get("quantization_config")
+    method = table.get("quant_method") if isinstance(table, dict) else None
+    return method if isinstance(method, str) else "none"
+
+
+def _whole_numbers(config: Mapping[str, Any], faults: Faults, *, least_rope: int) -> dict[str, int]:
     numbers = {}
     for key, rule in WHOLE.items():
         value = config.get(key, rule.absent)
@@ -135,7 +158,8 @@ def _whole_numbers(config: Mapping[str, Any], faults: Faults) -> dict[str, int]:
         kinds = config.get("mlp_layer_types")
         if key == "first_k_dense_replace" and value is None and isinstance(kinds, list):
             value = leading_dense(kinds)  # Transformers 5 may write the list alone
-        if _is_whole(value, rule.least, rule.most, faults, key, missing=key not in config):
+        least = least_rope if key == "qk_rope_head_dim" else rule.least  # 0: an attention without RoPE
+        if _is_whole(value, least, rule.most, faults, key, missing=key not in config):
             numbers[rule.field] = value
     return numbers
 

@@ -10,6 +10,8 @@ from dsa_ledger.errors import Faults, NotModelled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dsa_ledger.catalog.kin import Kin
+
 FAMILY = {"deepseek_v32": "DeepseekV32ForCausalLM", "glm_moe_dsa": "GlmMoeDsaForCausalLM"}
 
 
@@ -28,28 +30,7 @@ _V4 = Neighbour(
     "DeepSeek-V4 cache",
     "compress_ratios compress KV and index layer by layer, so a record is not 132 bytes a token",
 )
-NEIGHBOURS = (
-    _V4,
-    Neighbour(
-        ("glm5next",),
-        ("glm5_next",),
-        "GLM-5.3-Flash cache",
-        "34 of 45 layers are linear attention and one index key stands for 4 tokens (index_kpool), so a record is not "
-        "132 bytes a token",
-    ),
-    Neighbour(
-        ("longcat",),
-        ("longcat",),
-        "LongCat sparse attention",
-        "two attentions a block share one indexer (cli_factor); identity experts and n-gram embeddings add tensors",
-    ),
-    Neighbour(
-        ("hyv4", "hunyuanv4"),
-        ("hy_v4", "hyv4", "hunyuan_v4"),
-        "Hy4 gated DSA",
-        "the attention gate's tensors and the layers that run an indexer are not public",
-    ),
-)
+NEIGHBOURS = (_V4,)
 # Settings that change tensors; every published DSA model has them off.
 OFF = {
     "tie_word_embeddings": "embedding and head in one tensor",
@@ -59,10 +40,10 @@ OFF = {
 LEADING = "dense layers are taken to be the leading ones"
 
 
-def refuse_other_layouts(config: Mapping[str, Any], name: str, faults: Faults) -> str:
+def refuse_other_layouts(config: Mapping[str, Any], name: str, kin: Kin | None, faults: Faults) -> str:
     """Return the architecture's class name; raise for a model that is no DSA model (BadInput) or not modelled."""
-    architectures, model_type = _names(config, faults)
-    known = architectures or [FAMILY.get(model_type, "")]
+    architectures, model_type = names_in(config, faults)
+    known = [kin.architecture] if kin else architectures or [FAMILY.get(model_type, "")]
     for neighbour in NEIGHBOURS:
         plain = [found.lower().replace("_", "") for found in architectures]
         if any(found.startswith(neighbour.architectures) for found in plain) or model_type.startswith(
@@ -74,7 +55,7 @@ def refuse_other_layouts(config: Mapping[str, Any], name: str, faults: Faults) -
     if config.get("index_topk") is None:
         faults.add("model.index_topk", "missing", "not a DSA model: expected the keys an attention layer selects")
         faults.stop_if_any()
-    architecture = next((found for found in known if found in FAMILY.values()), "")
+    architecture = next((found for found in known if kin or found in FAMILY.values()), "")
     if not architecture:
         faults.stop_if_any()
         what = shown(", ".join(architectures) or model_type or "none named")
@@ -83,7 +64,8 @@ def refuse_other_layouts(config: Mapping[str, Any], name: str, faults: Faults) -
     return architecture
 
 
-def _names(config: Mapping[str, Any], faults: Faults) -> tuple[list[str], str]:
+def names_in(config: Mapping[str, Any], faults: Faults) -> tuple[list[str], str]:
+    """Return the architectures and the model type that a config.json names, noting what is neither."""
     architectures, model_type = config.get("architectures") or [], config.get("model_type") or ""
     if not isinstance(architectures, list) or not all(isinstance(found, str) for found in architectures):
         faults.add("model.architectures", shown(architectures), "expected a list of class names")

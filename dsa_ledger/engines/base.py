@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from dsa_ledger.engines.caches import Caches
     from dsa_ledger.engines.layers import Layers
     from dsa_ledger.engines.releases import Release
     from dsa_ledger.ledger import Fact
@@ -84,6 +85,7 @@ class Deployment:
     build: Build
     record: Fact[RecordLayout]
     index_k_bits: Fact[int]
+    caches: Caches
     step: StepRules
     prefill: PrefillRules
     replicas: Fact[int]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsa_ledger.engines.registry import ENGINES
 from dsa_ledger.engines.layers import Layers, layers_of
+from dsa_ledger.engines.registry import ENGINES
 from dsa_ledger.engines.releases import READ, resolve
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.schema import Engine
@@ -60,7 +60,11 @@ def _row(model: Model, release: Release, stages: int) -> LayerRow:
 
 
 def _disagreements(rows: list[LayerRow]) -> list[str]:
-    said = [f"{row.release.label} would not start: {row.refusal}" for row in rows if row.layers is None]
+    said = [
+        row.refusal if row.refusal.startswith("not modelled") else f"{row.release.label} would not start: {row.refusal}"
+        for row in rows
+        if row.layers is None
+    ]
     first = next((row for row in rows if row.layers), None)
     if first is None or first.layers is None:
         return said

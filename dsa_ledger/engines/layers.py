@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsa_ledger.engines.caches import check_known
 from dsa_ledger.engines.rules import Rule, engine_source, since
 from dsa_ledger.errors import BadInput, Fault
 from dsa_ledger.ledger import Fact, Source
@@ -153,7 +154,7 @@ def published_full_layers(model: Model) -> tuple[int, ...]:
     """
     sharing = model.published_sharing or model.sharing
     reader = next(reader for reader in (TYPES, PATTERN, FREQUENCY) if reader.applies(sharing))
-    return tuple(layer for layer in range(model.layers) if not reader.shares(sharing, layer))
+    return tuple(layer for layer in model.sparse_layers if not reader.shares(sharing, layer))
 
 
 class Layers(NamedTuple):
@@ -187,18 +188,24 @@ def kept_by(release: Release, features: Iterable[str]) -> str | None:
 
 
 def layers_of(model: Model, release: Release, features: Iterable[str] = ()) -> Layers:
-    """Return which layers score, own an index-K and build an indexer (BadInput where the engine would not start)."""
+    """Return which layers score, own an index-K and build an indexer.
+
+    Raises BadInput where the engine would not start, NotModelled for a kin of DSA that was not read in this release.
+    """
+    check_known(model, release)
     _refuse_nulls(model, release)
     reader, source = deciding_reader(model, release)
     if reader is PATTERN and release.engine == "sglang" and not since(release, "0.5.14"):
         _refuse_short_pattern(model)
+    linear = set(model.linear_layers)
     kinds: list[LayerKind] = [
-        "shared" if reader.shares(model.sharing, layer) else "full" for layer in range(model.layers)
+        "linear" if layer in linear else "shared" if reader.shares(model.sharing, layer) else "full"
+        for layer in range(model.layers)
     ]
     if release.engine == "tensorrt-llm":
         kinds[0] = "full"
     plan = LayerPlan(kinds=tuple(kinds), draft_layers=model.draft_layers)
-    everything = tuple(range(model.layers))
+    everything = model.sparse_layers
     elides = ELIDES[release.engine].at(release)
     keeper = kept_by(release, features)
     owners = Fact(plan.full, elides.source) if elides.value else Fact(everything, elides.source)

@@ -65,7 +65,9 @@ READ: dict[str, dict[str, str]] = {
     },
 }
 
-_TEXT = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:\.?(post|rc|dev|a|b)(\d{1,6}))?(?:\+[\w.]{1,60})?")
+_TEXT = re.compile(
+    r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:\.?(post|rc|dev|a|b)(\d{1,6}))?(?:\+[\w.]{1,60})?", re.ASCII
+)
 _FINAL = 1 << 20
 
 

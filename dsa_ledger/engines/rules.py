@@ -42,6 +42,11 @@ def since(release: Release, version: str) -> bool:
     return release.key >= key_of(version)
 
 
+def because(reason: Source, rule: Source) -> Source:
+    """Return a rule's source with the reason why it applies in front, where an engine gave that reason."""
+    return rule if reason.kind != "engine" else Source(rule.kind, f"{reason.ref}; {rule.ref}", rule.date)
+
+
 def engine_source(release: Release, where: str) -> Source:
     """Return a source that names the release whose rules apply and the place in its code."""
     return Source("engine", f"{release.engine} {release.rules}: {where}", release.date)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
-from dsa_ledger.engines.rules import Rule, engine_source, since
+from dsa_ledger.engines.rules import Rule, because, engine_source, since
 from dsa_ledger.errors import Faults, nearest
 from dsa_ledger.ledger import Fact, Source
 from dsa_ledger.units import MIB
@@ -129,9 +129,10 @@ def record_layout(scenario: Scenario, model: Model, gpu: Gpu, release: Release) 
         return Fact("bf16", dtype.source)
     prefill, decode = scenario.backends.prefill, scenario.backends.decode
     forced = since(release, "0.5.10") and not since(release, "0.5.14") and gpu.compute_capability[0] >= SM100
+    layout = _default_layout(scenario, model, gpu, release)
     if (prefill or decode) and not forced:
-        return _layout_of_backends(scenario, _default_layout(scenario, model, gpu, release), release)
-    return _default_layout(scenario, model, gpu, release)
+        layout = _layout_of_backends(scenario, layout, release)
+    return Fact(layout.value, because(dtype.source, layout.source))
 
 
 def _default_layout(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> Fact[RecordLayout]:

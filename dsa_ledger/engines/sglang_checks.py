@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsa_ledger.engines.caches import GLM5_NEXT, check_scenario
 from dsa_ledger.engines.rules import since
 from dsa_ledger.engines.sglang import check_dtype, record_layout
 from dsa_ledger.errors import Faults, NotModelled
@@ -26,11 +27,41 @@ def check(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
     check_dtype(faults, scenario)
     _check_layout(faults, scenario, model, release)
     _check_features(faults, scenario, model, gpu, release)
+    _check_pooled_keys(faults, scenario, model, release)
     faults.stop_if_any()
-    if model.index_kpool > 1:
-        raise NotModelled("index_kpool", model.name, "only the plain index-K of one key a token is worked out")
+    if model.qk_rope == 0 and record_layout(scenario, model, gpu, release).value == "packed_fp8":
+        raise NotModelled(
+            "packed fp8 record without RoPE",
+            f"{model.name}, {release.label}",
+            "SGLang's formula gives 528 bytes, vLLM keeps 656 for the same model; take --kv-dtype bf16",
+        )
+    check_scenario(scenario, model, release)
     if model.index_head_dim != 128:  # noqa: PLR2004 - asserted by the engine
         raise NotModelled("index_head_dim", model.name, f"SGLang asserts 128, the model has {model.index_head_dim}")
+
+
+def _check_pooled_keys(faults: Faults, scenario: Scenario, model: Model, release: Release) -> None:
+    """Note where keys pooled over several tokens (index_kpool) are refused."""
+    pooled, label = model.index_kpool, release.label
+    if pooled == 1:
+        return
+    faults.require(
+        model.architecture.startswith(GLM5_NEXT),
+        "model.index_kpool",
+        pooled,
+        f"1: {label} pools keys for the {GLM5_NEXT} class alone, another checkpoint has no index_kpool_compress_gate",
+    )
+    faults.require(
+        model.index_topk % pooled == 0,
+        "model.index_kpool",
+        pooled,
+        f"a divisor of index_topk = {model.index_topk} (transformers configuration_glm5_next.py)",
+    )
+    dcp = scenario.sharding.dcp
+    faults.require(dcp == 1, "sharding.dcp", dcp, f"1 with index_kpool = {pooled} ({label})")
+    faults.require(
+        not scenario.has("kv-sharding"), "features", "kv-sharding", f"off with index_kpool = {pooled} ({label})"
+    )
 
 
 def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Release) -> None:
@@ -65,6 +96,8 @@ def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Rel
         sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"
     )
     _check_partition(faults, scenario, model)
+    some = len(model.sparse_layers) > 0
+    faults.require(some, "model.linear_layers", model.linear_layers, f"at most {model.layers - 1} of {model.layers}")
     if sharding.dcp > 1:
         faults.require(
             since(release, "0.5.22"), "sharding.dcp", sharding.dcp, f"1: {label} has no DCP for DSA (0.5.22 on)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
-from dsa_ledger.engines.rules import Rule, engine_source, since
+from dsa_ledger.engines.rules import Rule, because, engine_source, since
 from dsa_ledger.ledger import Fact, Source
 from dsa_ledger.units import MIB
 
@@ -121,7 +121,8 @@ def record_layout(scenario: Scenario, model: Model, gpu: Gpu, release: Release) 
         return Fact("nvfp4_ds_mla", engine_source(release, "mla/flashmla_sparse.py: nvfp4_ds_mla"))
     if dtype.value == "fp8_ds_mla" or (dtype.value == "fp8" and gpu.compute_capability[0] == HOPPER):
         return Fact("packed_fp8", engine_source(release, "FLASHMLA_SPARSE: fp8 becomes fp8_ds_mla"))
-    return Fact("raw_fp8", engine_source(release, "FLASHINFER_MLA_SPARSE: one byte an element"))
+    one_byte = engine_source(release, "FLASHINFER_MLA_SPARSE: one byte an element")
+    return Fact("raw_fp8", because(dtype.source, one_byte))
 
 
 def index_k_bits(scenario: Scenario, gpu: Gpu, release: Release) -> Fact[int]:  # noqa: ARG001 - one signature per engine

@@ -116,7 +116,7 @@ def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, rel
             since(release, "0.30.0") and major == BLACKWELL,
             "kv_dtype",
             scenario.kv_dtype,
-            f"not on {gpu.name} with {label}: nvfp4_ds_mla is SM100 only, from 0.30",
+            f"another word: nvfp4_ds_mla needs SM100 and vLLM 0.30, here are {gpu.name} and {label}",
         )
     if major == CONSUMER:
         faults.require(

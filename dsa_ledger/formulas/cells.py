@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsa_ledger.formulas.helpers import most, quotient, truncated
+from dsa_ledger.formulas.helpers import quotient, truncated
 
 
 def main_kv_cell_bytes(*, record_bytes: Any, layers: Any) -> Any:

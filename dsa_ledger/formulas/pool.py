@@ -94,6 +94,27 @@ def pool_bytes(
     ) * index_k_record_bytes * index_k_layers
 
 
+def pooled_pool_bytes(
+    *,
+    tokens: Any,
+    pad_tokens: Any,
+    main_kv_record_bytes: Any,
+    main_kv_layers: Any,
+    index_k_state_bytes: Any,
+    state_tokens: Any,
+    index_k_layers: Any,
+    main_rows_per_token: Any,
+    index_rows_per_token: Any,
+) -> Any:
+    """Return allocated bytes where one index key stands for several tokens, pad page included [B].
+
+    Source: sglang memory_pool.py DSATokenToKVPool, index_kpool.
+    """
+    return (tokens * main_rows_per_token + pad_tokens) * main_kv_record_bytes * main_kv_layers + (
+        tokens * index_rows_per_token + pad_tokens
+    ) // state_tokens * index_k_state_bytes * index_k_layers
+
+
 def requests_at_context(*, tokens: Any, context_tokens: Any, page_tokens: Any) -> Any:
     """Return whole requests of a context that one rank's pool holds [requests]. Source: arithmetic, whole pages."""
     return tokens // round_up(context_tokens, page_tokens)

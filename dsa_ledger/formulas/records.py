@@ -41,3 +41,16 @@ def nvfp4_record_bytes(*, kv_lora: Any, qk_rope: Any, scale_block: Any) -> Any:
 def index_k_record_bytes(*, index_head_dim: Any, bits: Any, scale_block: Any, scale_bytes: Any) -> Any:
     """Return one indexer key and its scales [B/token/layer]. Source: sglang index_key_cache.py, vllm attention.py."""
     return index_head_dim * bits // 8 + ceil_div(index_head_dim, scale_block) * scale_bytes
+
+
+def index_k_token_bytes(*, state_bytes: Any, state_tokens: Any) -> Any:
+    """Return a pooled key's bytes a token, rounded up [B/token/layer]. Source: sglang 0.5.22 index_key_cache.py."""
+    return ceil_div(state_bytes, state_tokens)
+
+
+def index_tail_request_bytes(*, index_kpool: Any, draft_tokens: Any, index_head_dim: Any) -> Any:
+    """Return a request's open pool, keys and gate scores in bf16, in one layer [B/request].
+
+    Source: sglang memory_pool.py DSATokenToKVPool with index_kpool_compress.
+    """
+    return 2 * (index_kpool + draft_tokens) * index_head_dim * 2

@@ -52,6 +52,19 @@ def cached_tokens(*, context_tokens: Any, dcp_shards: Any) -> Any:
     return ceil_div(context_tokens, dcp_shards)
 
 
+def pooled_keys(*, context_tokens: Any, state_tokens: Any) -> Any:
+    """Return a request's whole pools, one scored key each [tokens]. Source: sglang dsa_indexer.py, index_kpool."""
+    return context_tokens // state_tokens
+
+
+def selection_width(*, index_topk: Any, index_kpool: Any) -> Any:
+    """Return the most tokens that a row selects, the open pool's among them [tokens].
+
+    Source: sglang dsa_indexer.py, index_topk + index_kpool - 1.
+    """
+    return index_topk + index_kpool - 1
+
+
 def scored_layers(*, full_layers: Any, draft_layers: Any) -> Any:
     """Return layers that write index-K and logits: full and MTP [layers]. Source: sglang deepseek_v2.py."""
     return full_layers + draft_layers

@@ -45,6 +45,14 @@ def request_table_bytes(*, requests: Any, extra_rows: Any, columns: Any) -> Any:
     return (requests + extra_rows) * columns * 4
 
 
+def index_tail_bytes(*, layers: Any, requests: Any, extra_rows: Any, request_bytes: Any) -> Any:
+    """Return the open pools of keys, a row per req_to_token row and one more [B].
+
+    Source: sglang 0.5.20 memory_pool.py, index_kpool_compress.
+    """
+    return layers * (requests + extra_rows + 1) * request_bytes
+
+
 def wide_page_table_bytes(*, requests: Any, rows: Any, columns: Any) -> Any:
     """Return one backend's token-wide decode page table in int32 [B]. Source: sglang dsa_backend.py."""
     return requests * rows * columns * 4

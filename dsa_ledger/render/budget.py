@@ -45,7 +45,10 @@ def _parts(ledger: Ledger, prefix: str) -> list[Part]:
     if taken > capacity:
         found.append(Part("missing", taken - capacity, 0, taken - capacity, capacity, "red"))
     else:
-        found.append(Part("free", capacity - taken, taken, capacity, capacity, "default"))
+        # A model whose weights are not modelled: nothing says how much of the rest they take.
+        weighed = AFTER in ledger or any(key.endswith("weights.rank_bytes") for key in ledger.entries)
+        rest = "free" if weighed or BEFORE not in ledger else "weights and free"
+        found.append(Part(rest, capacity - taken, taken, capacity, capacity, "default"))
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsa_ledger.catalog import gpu_names, load_gpu, load_model, model_names
+from dsa_ledger.catalog import cache_model_names, gpu_names, load_gpu, load_model, model_names
 
 
 def model_rows() -> list[dict[str, Any]]:
     """Return the key facts of each catalog model."""
     rows = []
-    for name in model_names():
+    for name in [*model_names(), *cache_model_names()]:
         model = load_model(name, {})
         rows.append(
             {
@@ -19,7 +19,7 @@ def model_rows() -> list[dict[str, Any]]:
                 "draft": model.draft_layers,
                 "experts": model.experts,
                 "max_tokens": model.max_position,
-                "format": model.quant_method.replace("none", "bf16"),
+                "format": model.quant_method.replace("none", "bf16") if model.weights_modelled else "caches only",
             }
         )
     return rows

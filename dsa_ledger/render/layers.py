@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dsa_ledger.schema import Model
 
 MAP_WIDTH = 60
+UNREAD = "not modelled: "
 
 
 class Span(NamedTuple):
@@ -39,7 +40,9 @@ def spans(rows: Iterable[LayerRow]) -> list[Span]:
 
 def _answer(row: LayerRow) -> tuple[Any, ...]:
     layers = row.layers
-    what = (layers.decided_by, layers.full, layers.owners, layers.built) if layers else (row.refusal,)
+    # Releases that refuse for one reason stand on one line: the reason names each.
+    refused = (row.refusal.replace(row.release.label, row.release.engine),)
+    what = (layers.decided_by, layers.full, layers.owners, layers.built) if layers else refused
     return (row.release.engine, *what)
 
 
@@ -87,17 +90,19 @@ def _table(model: Model, found: Sequence[Span], warnings: Sequence[str]) -> Iter
     for span in found:
         layers = span.last.layers
         if layers is None:
-            yield f"  {span.label:34} would not start"
+            yield f"  {span.label:34} {'not modelled' if span.last.refusal.startswith(UNREAD) else 'would not start'}"
             continue
         counts = f"{len(layers.full):4} {len(layers.owners):7} {len(layers.built):5}"
         yield f"  {span.label:34} {layers.decided_by:18} {counts}  {letters.get(layers.full, '-')}"
     yield ""
     yield "full: layers that run an indexer; index-K: layers that own its cache;"
-    yield "built: layers that hold its weights; F: full, s: reuses the last F's top-k."
+    third = "; -: linear attention" if model.linear_layers else ""
+    yield f"built: layers that hold its weights; F: full, s: reuses the last F's top-k{third}."
     for full, letter in letters.items():
         yield ""
         yield f"plan {letter}"
-        signs = "".join("F" if layer in full else "s" for layer in range(model.layers))
+        linear = set(model.linear_layers)
+        signs = "".join("-" if layer in linear else "F" if layer in full else "s" for layer in range(model.layers))
         for start in range(0, len(signs), MAP_WIDTH):
             tens = " ".join(textwrap.wrap(signs[start : start + MAP_WIDTH], 10))
             yield f"  {start:4}  {tens}"

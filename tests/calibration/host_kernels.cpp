@@ -189,3 +189,6 @@ extern "C" int run_scan_rows_cluster(unsigned grid, const u32* logits, i64 strid
 extern "C" int run_fill(unsigned grid, u32* pool, i64 words_in_pool, u32 seed) {
     return launch(grid, WARPS * 32, [=] { fill(pool, words_in_pool, seed); });
 }
+extern "C" int run_sum_pages(unsigned grid, const u32* pool, i64 pages, u64* sums) {
+    return launch(grid, WARPS * 32, [=] { sum_pages(pool, pages, sums); });
+}

@@ -1,0 +1,202 @@
+"""Fits every kernel table from CSV files of measured layer times and writes the coefficient files.
+
+    python -m calib.fit_tables CSV[.gz]... [--out DIR]
+
+One file per engine and version; the same files in give the same files out. Columns: dsa_ledger.timing.measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calib import leave_out
+from calib.decode_fit import DecodeFit, eager_constants, split
+from calib.points import first_eager_batch, points_of
+from calib.prefill_fit import PrefillFit, is_dense
+from calib.siblings import sibling_errors, thin_entry
+from dsa_ledger.errors import BadInput
+from dsa_ledger.timing import measured
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from calib.points import Points
+    from calib.smooth import Array
+    from dsa_ledger.timing.measured import Group, Row
+
+TENTHS = 10  # a stored number is tenths of a microsecond
+NODES = {
+    "sglang": (1, 16, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 12288, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
+    "vllm": (2, 64, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    "tensorrt-llm": (2, 64, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
+}
+PREFILL_TOKENS = tuple(512 << octave for octave in range(9))
+PREFILL_NEW = (512, 2048, 16384)
+PREFILL_PREFIX = (0, 512, 2048, 4096, 8192, 32768, 65536, 131072, 204800, 1048576)
+THIN = 300  # rows of a layer below which a sibling is scaled instead
+TAILS = (0.045, 0.955)
+SOURCE = {
+    "ref": "github.com/ai-dynamo/aiconfigurator@095f58a5 aic-core/src/aiconfigurator_core/systems/data/GPU/"
+    "sparse_attention/ENGINE/VERSION",
+    "date": "2026-08-21",
+    "license": "Apache-2.0",
+}
+LIMITS = (
+    "contiguous pages; graph replays over one layer with a warm L2; constant keys, so all scores tie in the layer rows; "
+    "means without spread"
+)
+
+
+def tenths(values: Array) -> Any:
+    """Return numbers as tenths of a microsecond, whole."""
+    return np.rint(np.asarray(values) * TENTHS).astype(int).tolist()
+
+
+def quality(off: Array, points: Points) -> dict[str, Any]:
+    """Return errors of left-out points, the interval they give, and the measured range."""
+    share = np.abs(off)
+    low, high = np.quantile(1 / (1 + off), TAILS)
+    return {
+        "rows": len(points),
+        "median_error": round(float(np.median(share)), 4),
+        "p95_error": round(float(np.quantile(share, 0.95)), 4),
+        "interval": [round(float(low), 3), round(float(high), 3)],
+        "longest": int((points.prefix + (points.new if points.group.phase == "prefill" else 0)).max()),
+        "batch_range": [int(points.batch.min()), int(points.batch.max())],
+        "rows_times_tokens": int((points.batch * points.prefix).max()),
+    }
+
+
+def decode_entry(points: Points) -> dict[str, Any]:
+    """Return the coefficients of one decode group."""
+    kept, eager, _ = split(points)
+    fit = DecodeFit(kept)
+    nodes = NODES[points.group.engine]
+    growth = fit.growth_table(np.array(nodes, dtype=np.float64))
+    entry: dict[str, Any] = {
+        "batches": fit.batches.astype(int).tolist(),
+        "tokens": list(nodes),
+        "floor": {str(label): tenths(fit.floor[index]) for index, label in enumerate(fit.labels)},
+        "gather": {f"{kind} {heads}": tenths(fit.gather[index]) for index, (kind, heads) in enumerate(fit.heads)},
+        "growth": {kind: tenths(table) for kind, table in growth.items()},
+    }
+    if len(eager):
+        constants = eager_constants(eager)
+        entry["eager_from"] = int(first_eager_batch(points.group))
+        entry["eager"] = {str(label): tenths(us) for label, us in zip(fit.labels, constants, strict=True)}
+    return entry | quality(leave_out.cells(kept), kept)
+
+
+def prefill_entry(points: Points) -> dict[str, Any]:
+    """Return the coefficients of one prefill group: the sparse path, and the dense one where it was measured."""
+    dense = is_dense(points)
+    off = np.zeros(len(points))
+    entry: dict[str, Any] = {}
+    for name, chosen in (("sparse", ~dense), ("dense", dense)):
+        if chosen.any():
+            part = points.where(chosen)
+            off[chosen] = leave_out.cells(part)
+            entry[name] = prefill_path(PrefillFit(part, dense=name == "dense"), part) | quality(off[chosen], part)
+    return entry | quality(off, points)
+
+
+def prefill_path(fit: PrefillFit, points: Points) -> dict[str, Any]:
+    """Return host constants, law and corrections (permille, on a grid of tokens, new tokens and prefix)."""
+    used = sorted({int(index) for index in points.series})
+    count = len(fit.labels)
+    prefixes = [prefix for prefix in PREFILL_PREFIX if prefix <= 2 * points.prefix.max()] or [0]
+    tokens = [number for number in PREFILL_TOKENS if number <= (points.batch * points.new).max()]
+    new = [number for number in PREFILL_NEW if number <= 2 * points.new.max()]
+    grid = np.array([(t, n, p) for t in tokens for n in new for p in prefixes], dtype=np.float64)
+    place = (grid[:, 0] / grid[:, 1], grid[:, 1], grid[:, 2])
+    return {
+        "host": {str(fit.labels[index]): tenths(fit.host[index]) for index in used},
+        "own": {str(fit.labels[index]): [round(float(fit.law[k]), 3) for k in (index, count + index)] for index in used},
+        "law": [round(float(value), 4) for value in fit.law[2 * count :]],
+        "tokens": tokens,
+        "new": new,
+        "prefix": prefixes,
+        "permille": {
+            str(fit.labels[index]): np.rint(1000 * fit.correction(index, *place)).astype(int).tolist() for index in used
+        },
+    }
+
+
+def tables(groups: dict[Group, list[Row]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the coefficient file of each engine and version."""
+    files: dict[tuple[str, str], dict[str, Any]] = {}
+    points: dict[tuple[str, str], dict[Group, Points]] = {}
+    for group, rows in groups.items():
+        key = group.engine, group.version
+        files.setdefault(key, _empty(group))[group.phase].setdefault(group.gpu, {})
+        points.setdefault(key, {})[group] = points_of(group, rows)
+    for key, file in files.items():
+        thin = []
+        for group, some in points[key].items():
+            if group.phase == "decode" and group.module in measured.LAYERS and len(some) < THIN:
+                thin.append(group)
+            else:
+                file[group.phase][group.gpu][group.module] = ENTRY[group.phase](some)
+        for group in thin:
+            file[group.phase][group.gpu][group.module] = thin_entry(file, points[key][group])
+        file["siblings"] = sibling_errors(file, points[key])
+    return files
+
+
+ENTRY = {"decode": decode_entry, "prefill": prefill_entry}
+
+
+def _empty(group: Group) -> dict[str, Any]:
+    ref = SOURCE["ref"].replace("ENGINE", group.engine.replace("tensorrt-llm", "trtllm")).replace("VERSION", group.version)
+    return {
+        "engine": group.engine,
+        "version": group.version,
+        "unit": "0.1 us",
+        "source": SOURCE | {"ref": ref},
+        "limits": LIMITS,
+        "decode": {},
+        "prefill": {},
+    }
+
+
+def dumped(file: dict[str, Any]) -> str:
+    """Return compact JSON."""
+    return json.dumps(file, separators=(",", ":"), ensure_ascii=True) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit and write; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m calib.fit_tables", description=__doc__.splitlines()[0])
+    parser.add_argument("csv", nargs="+", help="CSV of measured layer times, gzipped or not")
+    parser.add_argument("--out", type=Path, default=Path("dsa_ledger/timing/tables"), help="folder for the JSON files")
+    asked = parser.parse_args(arguments)
+    began = time.monotonic()
+    groups: dict[Group, list[Row]] = defaultdict(list)
+    try:
+        for name in asked.csv:
+            for group, rows in measured.by_group(measured.read(name).rows).items():
+                groups[group] += rows
+        files = tables(dict(sorted(groups.items())))
+    except BadInput as bad:
+        print("\n".join(f"bad input: {line}" for line in bad.lines()), file=sys.stderr)  # noqa: T201 - what went wrong
+        return bad.exit_code
+    asked.out.mkdir(parents=True, exist_ok=True)
+    total = 0
+    for (engine, version), file in sorted(files.items()):
+        text = dumped(file)
+        total += len(text)
+        (asked.out / f"{engine}-{version}.json").write_text(text, encoding="ascii")
+    print(f"{len(files)} files, {total:,} B, {time.monotonic() - began:.0f} s")  # noqa: T201 - the answer
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,308 @@
+"""A profile: what one box measured, by which protocol, with every sample. Written whole or not at all, and sealed.
+
+The seal is a SHA-256 over the content: a file that was cut short or edited by hand is found when it is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from calib.stats import Summary, summary
+from dsa_ledger.errors import BadInput, Fault
+
+SCHEMA = 1
+PLAIN_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Hardware(_Part):
+    """The box: what must be the same for two profiles to be of one machine."""
+
+    kind: Literal["gpu", "cpu"]
+    name: str = Field(min_length=1)
+    identity: str  # the GPU's UUID; of a CPU, its host's name
+    memory_bytes: int = Field(gt=0)  # as the driver reports it
+    units: int = Field(gt=0)  # SMs, or CPU cores
+    cache_bytes: int = Field(ge=0)  # last level, 0 unknown
+    peak_bytes_per_s: float | None = Field(gt=0)  # of the data sheet; none is known of a CPU
+    compute_capability: str
+    ecc: bool | None
+    mig: bool | None
+
+
+class Software(_Part):
+    """What ran the measurement."""
+
+    dsa_ledger: str
+    backend: str  # such as "cupy 14.2.0"
+    driver: str
+    runtime: str
+    compiler: str
+    python: str
+    kernels_sha256: str
+
+
+class Protocol(_Part):
+    """How it was measured."""
+
+    quick: bool
+    pool_bytes: int = Field(gt=0)
+    tensors: int = Field(gt=0)
+    span_bytes: int = Field(gt=0)  # what one launch's pages may be spread over
+    replays: int = Field(gt=0)
+    free_fraction: float = Field(gt=0, le=1)
+    seed: int
+    block_table_sha256: str  # "" where none was replayed
+
+
+class State(_Part):
+    """Clocks and company before or after the run; None where the machine does not say."""
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle: str = ""
+    others: tuple[str, ...] = ()  # other processes on the device
+
+
+class Case(_Part):
+    """One kernel on one shape and page order; a sample is the mean time of a launch within one replay."""
+
+    key: str = Field(min_length=1)
+    group: str
+    kernel: str
+    order: str
+    rows: int = Field(gt=0)
+    tokens: int = Field(gt=0)  # of one row, the mean where rows differ
+    read_bytes: int = Field(gt=0)  # by one launch
+    write_bytes: int = Field(ge=0)
+    reuse_bytes: int = Field(ge=0)  # what is read between two reads of the same page: cold where it exceeds the cache
+    fragmentation: dict[str, float]
+    verified: bool
+    samples_s: tuple[float, ...] = Field(min_length=1)
+
+    @field_validator("samples_s")
+    @classmethod
+    def _positive(cls, samples: tuple[float, ...]) -> tuple[float, ...]:
+        if min(samples) <= 0:
+            raise ValueError("a time is above 0 s")
+        return samples
+
+    @property
+    def summary(self) -> Summary:
+        """Return median and spread of the samples."""
+        return summary(self.samples_s)
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """Return bytes read and written per second, at the median."""
+        return (self.read_bytes + self.write_bytes) / self.summary.median_s
+
+
+class RunLength(_Part):
+    """rate(r) = rate_inf * r / (r + r_half), r the mean run in pages; covariance of the two, relative residuals."""
+
+    rate_inf_bytes_per_s: float = Field(gt=0)
+    r_half_pages: float = Field(ge=0)
+    covariance: tuple[tuple[float, float], tuple[float, float]]
+    residuals: tuple[float, ...]
+    held_at_zero: str
+
+
+class Shape(_Part):
+    """The read rate of one batch and length. `eta` is its share of the data sheet's peak, where there is one."""
+
+    rows: int
+    tokens: int
+    order: str
+    rate_bytes_per_s: float
+    eta: float | None
+
+
+class ScanLine(_Part):
+    """Time of a two-pass row scan: t0_s + s_per_token * tokens; bytes_per_s counts 8 B a token, two fp32 reads."""
+
+    kernel: str
+    t0_s: float
+    s_per_token: float = Field(gt=0)
+    bytes_per_s: float = Field(gt=0)
+    covariance: tuple[tuple[float, float], tuple[float, float]]
+    residuals: tuple[float, ...]
+
+
+class Gather(_Part):
+    """The rate at which records at random positions are read."""
+
+    record_bytes: int
+    rate_bytes_per_s: float
+
+
+class Fits(_Part):
+    """What an estimate takes from a profile."""
+
+    ceiling_bytes_per_s: float | None
+    run_length: RunLength | None
+    shapes: tuple[Shape, ...]
+    scans: tuple[ScanLine, ...]
+    gathers: tuple[Gather, ...]
+
+
+class Profile(_Part):
+    """A whole calibration."""
+
+    schema_version: Literal[1] = SCHEMA
+    created: str  # UTC, ISO 8601
+    hardware: Hardware
+    software: Software
+    protocol: Protocol
+    before: State
+    after: State
+    drift: float | None  # of the first case, measured again at the end
+    cases: tuple[Case, ...] = Field(min_length=1)
+    fits: Fits
+    warnings: tuple[str, ...]
+    merged_from: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return what the profile is of, in words."""
+        only = "" if self.hardware.kind == "gpu" else " (CPU memory: never used for a GPU estimate)"
+        return f"{self.hardware.name}, {self.created[:10]}{only}"
+
+    @property
+    def seal(self) -> str:
+        """Return the SHA-256 of the content."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def file_stem(self) -> str:
+        """Return a file name that tells boxes apart."""
+        name = f"{self.hardware.name}-{self.hardware.identity[-8:]}".lower()
+        return "-".join(filter(None, "".join(c if c in PLAIN_LETTERS else " " for c in name).split()))
+
+
+def save(profile: Profile, path: Path) -> Path:
+    """Write the profile to a file, or into a folder under its own name; return the file. It appears whole or not at all.
+
+    Raises BadInput where nothing can be written.
+    """
+    target = path / f"{profile.file_stem}.json" if path.is_dir() else path
+    text = json.dumps({"seal": profile.seal, **profile.model_dump(mode="json")}, indent=1) + "\n"
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".profile-", delete=False, encoding="utf-8") as file:
+            temporary = Path(file.name)
+            try:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.replace(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as failure:
+        raise BadInput([Fault("out", str(target), f"a place that can be written: {failure.strerror}")]) from None
+    return target
+
+
+def load(path: Path) -> Profile:
+    """Return the profile of a file (BadInput: unreadable, damaged, edited, or each field that is wrong)."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise BadInput([Fault("profile", str(path), failure.strerror or "a file")]) from None
+    except ValueError:
+        raise BadInput([Fault("profile", str(path), "a whole JSON file; this one is damaged")]) from None
+    if not isinstance(content, dict):
+        raise BadInput([Fault("profile", str(path), "a profile as `dsa-ledger calibrate` writes it")])
+    seal = content.pop("seal", None)
+    try:
+        profile = Profile.model_validate(content)
+    except ValidationError as wrong:
+        raise BadInput(
+            Fault(".".join(["profile", *map(str, error["loc"])]), _shown(error["input"]), error["msg"].lower())
+            for error in wrong.errors()
+        ) from None
+    if profile.seal != seal:
+        raise BadInput([Fault("profile", str(path), "the content that was sealed; this file was edited or damaged")])
+    return profile
+
+
+def _shown(given: Any) -> Any:
+    return "a table" if isinstance(given, dict) and len(given) > 4 else given  # noqa: PLR2004 - what a line can hold
+
+
+def differing(first: Profile, second: Profile) -> list[str]:
+    """Return each field of hardware, software and protocol in which two profiles differ, with both values."""
+    found = []
+    for part in ("hardware", "software", "protocol"):
+        ours, theirs = getattr(first, part).model_dump(), getattr(second, part).model_dump()
+        found += [f"{part}.{name}: {ours[name]!r} and {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]
+    return found
+
+
+def merge(profiles: list[Profile]) -> Profile:
+    """Return one profile with the samples of several runs of one machine and protocol (BadInput names what differs)."""
+    from calib.fits import fits_of
+
+    first = profiles[0]
+    faults = [
+        Fault(f"profiles[{number}].{line.partition(':')[0]}", line.partition(": ")[2], "the same in all: not merged")
+        for number, other in enumerate(profiles[1:], 1)
+        for line in differing(first, other)
+    ]
+    seals = [profile.seal for profile in profiles]
+    if len(set(seals)) < len(seals):
+        faults.append(Fault("profiles", len(seals), "different runs; one is given twice"))
+    if faults:
+        raise BadInput(faults)
+    by_key: dict[str, Case] = {}
+    for case in (case for profile in profiles for case in profile.cases):
+        known = by_key.get(case.key)
+        together = (known.samples_s if known else ()) + case.samples_s
+        by_key[case.key] = case.model_copy(
+            update={"samples_s": together, "verified": case.verified and (known is None or known.verified)}
+        )
+    cases = tuple(by_key.values())
+    drifts = [profile.drift for profile in profiles if profile.drift is not None]
+    return first.model_copy(
+        update={
+            "cases": cases,
+            "fits": fits_of(cases, first.hardware.peak_bytes_per_s),
+            "after": profiles[-1].after,
+            "drift": max(drifts, key=abs, default=None),
+            "warnings": tuple(dict.fromkeys(line for profile in profiles for line in profile.warnings)),
+            "merged_from": tuple(seals),
+        }
+    )
+
+
+def compared(first: Profile, second: Profile) -> list[dict[str, Any]]:
+    """Return each case that both measured: medians, their ratio, and whether the p10 to p90 ranges meet."""
+    theirs = {case.key: case for case in second.cases}
+    rows = []
+    for case in first.cases:
+        other = theirs.get(case.key)
+        if other is None:
+            continue
+        a, b = case.summary, other.summary
+        rows.append(
+            {
+                "case": case.key,
+                "first_s": a.median_s,
+                "second_s": b.median_s,
+                "ratio": b.median_s / a.median_s,
+                "within_noise": a.p10_s <= b.p90_s and b.p10_s <= a.p90_s,
+            }
+        )
+    return rows

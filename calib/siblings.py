@@ -1,0 +1,110 @@
+"""How well a GPU is predicted from its siblings, each left out in turn, by the code that an estimate uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calib.decode_fit import split
+from calib.prefill_fit import is_dense
+from dsa_ledger.timing import evaluate
+from dsa_ledger.timing.tables import machine_of
+from dsa_ledger.timing.siblings import carried_decode, siblings_of
+
+if TYPE_CHECKING:
+    from calib.points import Points
+    from calib.smooth import Array
+    from dsa_ledger.timing.measured import Group
+
+TAILS = (0.045, 0.955)
+
+
+def predicted_decode(table: dict[str, Any], points: Points) -> Array:
+    """Return microseconds of a decode table at points, by the run-time evaluation."""
+    peak = machine_of(points.group.gpu).peak
+    indexer = points.group.module == "full_layer"
+    wanted = [evaluate.Wanted(*label, peak) for label in points.labels]
+    rows = zip(points.series.tolist(), points.batch.tolist(), points.prefix.tolist(), strict=True)
+    return np.array(
+        [evaluate.decode(table, wanted[series], batch, tokens, indexer=indexer).total for series, batch, tokens in rows]
+    )
+
+
+def predicted_prefill(table: dict[str, Any], points: Points) -> Array:
+    """Return microseconds of a prefill table at points, by the run-time evaluation."""
+    scores = points.group.module in ("full_layer", "topk_kernel")
+    peak = machine_of(points.group.gpu).peak
+    wanted = [evaluate.Wanted(*label, peak) for label in points.labels]
+    rows = zip(*(part.tolist() for part in (points.series, points.batch, points.new, points.prefix)), strict=True)
+    return np.array([evaluate.prefill(table, wanted[series], *cell, scores=scores).total for series, *cell in rows])
+
+
+def from_siblings(file: dict[str, Any], points: Points) -> Array | None:
+    """Return predicted / measured - 1 of a group from the other GPUs of the architecture, None where there is none."""
+    group = points.group
+    target = machine_of(group.gpu)
+    tables = file[group.phase]
+    known = [machine_of(gpu) for gpu, modules in tables.items() if _usable(modules.get(group.module))]
+    some = [(other, tables[other.name][group.module]) for other in siblings_of(target, known)]
+    if not some:
+        return None
+    if group.phase == "decode":
+        predicted = predicted_decode(carried_decode(some, target, module=group.module), points)
+    else:
+        predicted = np.mean([predicted_prefill(table, points) for _, table in some], axis=0)
+    return np.asarray(predicted / points.us - 1)
+
+
+def _usable(table: dict[str, Any] | None) -> bool:
+    return table is not None and "like" not in table
+
+
+def sibling_errors(file: dict[str, Any], points: dict[Group, Points]) -> dict[str, Any]:
+    """Return errors and interval per phase, module and architecture, each GPU predicted from its siblings."""
+    found: dict[str, Any] = {}
+    gathered: dict[tuple[str, str, str], list[Array]] = {}
+    for group, some in points.items():
+        kept = split(some)[0] if group.phase == "decode" else some
+        if group.phase == "prefill" and group.gpu == "H200" and group.module == "shared_layer":
+            continue  # a disturbed run: slower than the full layer of the same cell
+        off = from_siblings(file, kept)
+        if off is not None and len(kept):
+            key = group.phase, group.module, str(machine_of(group.gpu).major)
+            gathered.setdefault(key, []).append(off)
+    for (phase, module, major), parts in gathered.items():
+        off = np.concatenate(parts)
+        low, high = np.quantile(1 / (1 + off), TAILS)
+        found.setdefault(phase, {}).setdefault(module, {})[major] = {
+            "rows": len(off),
+            "median_error": round(float(np.median(np.abs(off))), 4),
+            "p95_error": round(float(np.quantile(np.abs(off), 0.95)), 4),
+            "interval": [round(float(low), 3), round(float(high), 3)],
+        }
+    return found
+
+
+def thin_entry(file: dict[str, Any], points: Points) -> dict[str, Any]:
+    """Return the entry of a group of few rows: its nearest sibling and the median of measured over carried."""
+    group = points.group
+    target = machine_of(group.gpu)
+    known = [machine_of(gpu) for gpu, modules in file["decode"].items() if _usable(modules.get(group.module))]
+    sibling = siblings_of(target, known)[0]
+    table = carried_decode([(sibling, file["decode"][sibling.name][group.module])], target, module=group.module)
+    kept = split(points)[0]
+    ratio = kept.us / predicted_decode(table, kept)
+    scale = float(np.median(ratio))
+    cells = np.unique(np.stack([kept.batch, kept.prefix], axis=1), axis=0, return_inverse=True)[1].ravel()
+    left_out = np.array([np.median(ratio[cells != cell]) for cell in range(cells.max() + 1)])[cells]
+    off = left_out / ratio - 1
+    low, high = np.quantile(1 / (1 + off), TAILS)
+    return {
+        "like": sibling.name,
+        "scale": round(scale, 4),
+        "rows": len(kept),
+        "median_error": round(float(np.median(np.abs(off))), 4),
+        "p95_error": round(float(np.quantile(np.abs(off), 0.95)), 4),
+        "interval": [round(float(low), 3), round(float(high), 3)],
+        "longest": int(kept.prefix.max()),
+        "dense_rows": int(is_dense(points).sum()),
+    }

@@ -1,0 +1,95 @@
+"""TensorRT-LLM's start-up lines. Source: github.com/NVIDIA/TensorRT-LLM, pyexecutor/_util.py, resource_manager.py, sparse/dsa.
+
+Its GB and GiB are both 1 << 30.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dsa_ledger.audit.figures import Pattern, Rank, Take
+
+_RANK = re.compile(r"\[RANK (\d{1,5})\]|\[\d{1,3},(\d{1,5})\]<std(?:out|err)>|\[TRT-LLM\] \[[IWE]\] \[(\d{1,5})\]")
+_G = r"(-?\d{1,7}(?:\.\d{1,8})?)"
+
+
+def _pattern(name: str, regex: str, *takes: Take | None) -> Pattern:
+    return Pattern(name, re.compile(regex), takes)
+
+
+GIB = "gib"
+PATTERNS = (
+    _pattern("version", r"TensorRT-LLM version: v?(\d{1,3}\.\d{1,3}\.\d{1,3}[\w.+-]{0,40})", Take("", "text")),
+    _pattern(
+        "weights",
+        rf"Memory used after loading model weights \((inside|outside) torch\) in memory usage profiling: {_G} GiB",
+        Take("where", "text"),
+        Take("bytes", GIB),
+    ),
+    _pattern(
+        "dynamic",
+        rf"Memory dynamically allocated during inference \(inside torch\).{{0,60}}?: {_G} GiB",
+        Take("bytes", GIB),
+    ),
+    _pattern(
+        "outside",
+        rf"Memory used outside torch \(e\.g\., NCCL and CUDA graphs\).{{0,60}}?: {_G} GiB",
+        Take("bytes", GIB),
+    ),
+    _pattern(
+        "peak",
+        rf"Peak memory during memory usage profiling \(torch \+ non-torch\): {_G} GiB, available KV cache memory when calculating "
+        rf"max tokens: {_G} GiB, fraction is set {_G}, kv size (?:per token )?is {_G}\. device total memory {_G} GiB"
+        rf"(?:, ?,? ?(?:tmp kv_mem|temporary kv cache memory during profiling) {_G} GiB)?",
+        Take("bytes", GIB),
+        Take("pool_bytes", GIB),
+        Take("fraction", "share"),
+        Take("cell_bytes"),
+        Take("total_bytes", GIB),
+        Take("temporary_bytes", GIB),
+    ),
+    _pattern("estimate", rf"Estimated max memory in KV cache : {_G} GiB", Take("bytes", GIB)),
+    _pattern("block", r"Number of tokens per block: (\d{1,5})", Take("tokens")),
+    _pattern(
+        "pool",
+        rf"\[MemUsageChange\] Allocated {_G} GiB for max tokens in paged KV cache \((\d{{1,15}})\)",
+        Take("bytes", GIB),
+        Take("tokens"),
+    ),
+    _pattern(
+        "blocks",
+        r"Max KV cache blocks per sequence: (\d{1,9}) \[window size=(\d{1,12})\], tokens per block=(\d{1,5}), primary blocks=(\d{1,12})"
+        r"(?:, (?:secondary blocks=\d{1,12}, )?max sequence length=(\d{1,12}))?",
+        Take("sequence"),
+        Take("window"),
+        Take("tokens"),
+        Take("primary"),
+        Take("context"),
+    ),
+    _pattern("cap", r"max_tokens=(\d{1,15}) is provided", Take("tokens")),
+    _pattern(
+        "owners",
+        r"\[DSACacheManager(?:V2)?\] Indexer k-cache: (\d{1,4}) of (\d{1,4}) local layers own",
+        Take("layers"),
+        Take("of"),
+    ),
+)
+ARGUMENTS = re.compile(r"LLM Args:|llm_args=")
+FIELDS = {
+    "model": "MODEL",
+    "tensor_parallel_size": "--tensor_parallel_size",
+    "pipeline_parallel_size": "--pipeline_parallel_size",
+    "moe_expert_parallel_size": "--moe_expert_parallel_size",
+    "max_batch_size": "--max_batch_size",
+    "max_num_tokens": "--max_num_tokens",
+    "max_seq_len": "--max_seq_len",
+    "free_gpu_memory_fraction": "--free_gpu_memory_fraction",
+}
+SWITCHES: dict[str, str] = {}
+
+
+def rank_of(text: str) -> Rank:
+    """Return the rank in a line's prefix."""
+    found = _RANK.search(text[:400])
+    number = next((group for group in found.groups() if group), None) if found else None
+    return Rank(tp=int(number)) if number else Rank()

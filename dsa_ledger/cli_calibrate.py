@@ -1,0 +1,249 @@
+"""The commands about measured boxes: `calibrate` makes a profile, `profiles` lists, shows, compares, merges, exports."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsa_ledger.console import complain, write
+from dsa_ledger.errors import BadInput, Fault, nearest
+from dsa_ledger.options import check_format
+
+if TYPE_CHECKING:
+    from calib.profile import Profile
+    from calib.run import Backend
+
+INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+ACTIONS = ("list", "show", "compare", "merge", "export")
+
+DeviceName = Annotated[str, typer.Option("--device", help="gpu, gpu:N, cpu, cpu:torch or cpu:numpy.")]
+Quick = Annotated[bool, typer.Option("--quick", help="At most 20 s instead of 90.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE|DIR", help="Where the profile goes; without it, only the figures are printed."),
+]
+AllGpus = Annotated[bool, typer.Option("--all-gpus", help="Every GPU at once, one process each; --out is a folder.")]
+Fraction = Annotated[
+    float, typer.Option("--fraction", min=0.01, max=1, help="Share of the free memory to take at most.")
+]
+OneSpan = Annotated[bool, typer.Option("--one-span", help="One tensor over all the memory, not one per layer.")]
+DumpedTable = Annotated[
+    Path | None, typer.Option("--block-table", metavar="FILE.npy", help="Replay a real server's block table.")
+]
+Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
+Action = Annotated[str, typer.Argument(metavar="ACTION", help=f"{', '.join(ACTIONS)}.")]
+Files = Annotated[list[str] | None, typer.Argument(metavar="FILE...", help="Profiles, or stems of built-in ones.")]
+
+
+def calibrate(
+    *,
+    device: DeviceName = "gpu",
+    quick: Quick = False,
+    out: Out = None,
+    all_gpus: AllGpus = False,
+    fraction: Fraction = 0.85,
+    one_span: OneSpan = False,
+    block_table: DumpedTable = None,
+    format: Format = "table",  # noqa: A002 - the option's name
+) -> None:
+    """Measure this box: rate of paged reads by run length and shape, row scan, gather. It changes no setting."""
+    check_format(format)
+    _check_out(out)
+    try:
+        if all_gpus:
+            _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
+            return
+        _need("numpy", "numpy; pip install 'dsa-ledger[calibrate]'")
+        from calib.run import Plan
+        from calib.run import calibrate as profile_of
+        from dsa_ledger.render.profiles import progress_bar
+
+        asked = Plan(quick=quick, free_fraction=fraction, one_span=one_span, block_table=block_table)
+        backend = _backend(device)
+        with progress_bar(shown=sys.stderr.isatty()) as progress:
+            profile = profile_of(backend, asked, progress)
+    except KeyboardInterrupt:
+        complain("", ["interrupted: nothing was written"])
+        raise typer.Exit(INTERRUPTED) from None
+    from calib.profile import save
+
+    if out is not None:
+        complain("written: ", [str(save(profile, out))])
+    _print_profile(profile, format)
+
+
+def profiles(
+    *,
+    action: Action,
+    files: Files = None,
+    out: Out = None,
+    format: Format = "table",  # noqa: A002 - the option's name
+) -> None:
+    """List, show, compare, merge or export profiles of measured boxes."""
+    check_format(format)
+    given = files or []
+    if action not in ACTIONS:
+        raise BadInput([Fault("action", action, nearest(action, ACTIONS))])
+    _need("numpy", "numpy; pip install 'dsa-ledger[calibrate]'")
+    {"list": _list, "show": _show, "compare": _compare, "merge": _merge, "export": _export}[action](given, out, format)
+
+
+def _list(given: list[str], _: Path | None, form: str) -> None:
+    from calib.profile import load
+
+    folders = [Path(name) for name in given] or [_built_in()]
+    found = [path for folder in folders for path in (sorted(folder.glob("*.json")) if folder.is_dir() else [folder])]
+    rows = [
+        {
+            "name": path.stem,
+            "kind": profile.hardware.kind,
+            "of": profile.label,
+            "cases": len(profile.cases),
+            "driver": profile.software.driver,
+            "file": str(path),
+        }
+        for path in found
+        for profile in [load(path)]
+    ]
+    if not rows and form == "table":
+        write("no profile: run `dsa-ledger calibrate --out DIR`, then `profiles list DIR`\n")
+        return
+    from dsa_ledger.render import rows_text
+
+    write(rows_text("profiles", rows, form))
+
+
+def _show(given: list[str], _: Path | None, form: str) -> None:
+    _print_profile(_load(given, 1)[0], form)
+
+
+def _compare(given: list[str], _: Path | None, form: str) -> None:
+    from calib.profile import compared, differing
+    from dsa_ledger.render import rows_text
+    from dsa_ledger.render.profiles import json_text, page_text
+
+    first, second = _load(given, 2)
+    rows = compared(first, second)
+    differences = [{"difference": text} for text in differing(first, second)]
+    if form == "json":
+        write(json_text({"cases": rows, "differences": [row["difference"] for row in differences]}))
+    elif form == "csv":
+        write(rows_text("cases", rows, form))
+    else:
+        sections = [(title, part) for title, part in (("Cases", rows), ("Differences", differences)) if part]
+        write(page_text(f"{first.label} and {second.label}", sections, [], form))
+
+
+def _merge(given: list[str], out: Path | None, form: str) -> None:
+    from calib.profile import merge, save
+
+    if out is None:
+        raise BadInput([Fault("out", None, "a file or folder for the merged profile")])
+    _check_out(out)
+    profile = merge(_load(given, 2, more=True))
+    complain("written: ", [str(save(profile, out))])
+    _print_profile(profile, form)
+
+
+def _export(given: list[str], out: Path | None, form: str) -> None:
+    """Print every sample: a table of cases, numbers and seconds."""
+    from dsa_ledger.render import rows_text
+
+    profile = _load(given, 1)[0]
+    rows = [
+        {"case": case.key, "sample": number, "seconds": seconds}
+        for case in profile.cases
+        for number, seconds in enumerate(case.samples_s)
+    ]
+    text = rows_text("samples", rows, "csv" if form == "table" else form)
+    if out is None:
+        write(text)
+    else:
+        _check_out(out)
+        out.write_text(text, encoding="utf-8")
+
+
+def _print_profile(profile: Profile, form: str) -> None:
+    from calib import report
+    from dsa_ledger.render import rows_text
+    from dsa_ledger.render.profiles import json_text, page_text
+
+    if form == "json":
+        write(json_text(report.data(profile)))
+    elif form == "csv":
+        write(rows_text("cases", report.case_rows(profile), form))
+    else:
+        write(page_text(profile.label, report.sections(profile), profile.warnings, form))
+
+
+def _load(given: list[str], count: int, *, more: bool = False) -> list[Profile]:
+    from calib.profile import load
+
+    if len(given) < count or (len(given) > count and not more):
+        raise BadInput(
+            [Fault("files", given, f"{count} profile{'s' if count > 1 else ''}{' or more' if more else ''}")]
+        )
+    built_in = {path.stem: path for path in _built_in().glob("*.json")}
+    return [load(built_in.get(name, Path(name))) for name in given]
+
+
+def _built_in() -> Path:
+    import calib
+
+    return Path(calib.__file__).with_name("profiles")
+
+
+def _backend(device: str) -> Backend:
+    kind, _, detail = device.partition(":")
+    if kind == "cpu":
+        from calib.host import HostBackend
+
+        return HostBackend(detail or None)
+    if kind != "gpu" or (detail and not detail.isdigit()):
+        raise BadInput([Fault("device", device, "gpu, gpu:N, cpu, cpu:torch or cpu:numpy")])
+    _need("cupy", "CuPy; pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
+    from calib.device import DeviceBackend
+
+    return DeviceBackend(int(detail or 0), _peak_bytes_per_s)
+
+
+def _calibrate_all(out: Path | None, device: str, *, block_table: Path | None, **asked: Any) -> None:
+    if out is None or device != "gpu":
+        raise BadInput([Fault("all-gpus", device, "--out DIR, and no single --device")])
+    _need("cupy", "CuPy; pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
+    from calib.all_gpus import calibrate_all
+    from calib.device import device_count
+
+    options = ["--fraction", str(asked["fraction"])]
+    options += [name for name, wanted in (("--quick", asked["quick"]), ("--one-span", asked["one_span"])) if wanted]
+    options += ["--block-table", str(block_table)] if block_table else []
+    for path in calibrate_all(device_count(), options, out):
+        complain("written: ", [str(path)])
+
+
+def _peak_bytes_per_s(driver_name: str) -> float | None:
+    """Return the catalog's peak of a GPU by the name its driver gives, such as "NVIDIA H100 80GB HBM3"; None if unknown."""
+    from dsa_ledger.catalog import gpu_names, load_gpu
+
+    words = driver_name.removeprefix("NVIDIA ").split()
+    known = {name.lower(): name for name in gpu_names()}
+    for name in ("-".join(words[:2]), *words[:1]):
+        if name.lower() in known:
+            return load_gpu(known[name.lower()]).hbm.peak_bytes_per_s
+    return None
+
+
+def _check_out(out: Path | None) -> None:
+    """Refuse, before anything is measured, a place that does not exist."""
+    if out is not None and not out.is_dir() and not out.absolute().parent.is_dir():
+        raise BadInput([Fault("out", str(out), "a folder that exists, or a file in one")])
+
+
+def _need(package: str, what: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise BadInput([Fault("device", package, f"not installed: {what}")])

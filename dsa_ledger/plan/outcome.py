@@ -1,0 +1,67 @@
+"""One scenario tried: its ledger, or the reason why there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsa_ledger.account import estimate
+from dsa_ledger.errors import BadInput, NotModelled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dsa_ledger.ledger import Ledger
+    from dsa_ledger.schema import Scenario
+
+POOL, HEADROOM, PREFILL = "pool.tokens", "memory.headroom_bytes", "memory.prefill_headroom_bytes"
+UPPER_BOUND = "pool.budget_bytes is an upper bound"
+
+
+class Outcome(NamedTuple):
+    """A scenario with its ledger; without one, `reason` says why the engine or the model of it refuses."""
+
+    scenario: Scenario
+    ledger: Ledger | None
+    reason: str
+    modelled: bool = True
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether the server starts and holds the load."""
+        return self.ledger is not None and not self.ledger.shortfalls
+
+    @property
+    def why_not(self) -> str:
+        """Return the first reason why it does not fit, empty where it does."""
+        if self.ledger is None:
+            return self.reason
+        return self.ledger.shortfalls[0] if self.ledger.shortfalls else ""
+
+    @property
+    def is_bound(self) -> bool:
+        """Tell whether the pool is an upper bound, because the engine's profiling run is not modelled."""
+        return self.ledger is not None and any(text.startswith(UPPER_BOUND) for text in self.ledger.warnings)
+
+    def value(self, key: str) -> Any:
+        """Return the value of an entry, or None where it was not posted."""
+        return self.ledger[key] if self.ledger is not None and key in self.ledger else None
+
+
+def attempt(scenario: Scenario) -> Outcome:
+    """Return the outcome of a scenario; expected failures are outcomes, a bug goes through."""
+    try:
+        return Outcome(scenario, estimate(scenario), "")
+    except BadInput as bad:
+        return Outcome(scenario, None, "; ".join(bad.lines()))
+    except NotModelled as gap:
+        return Outcome(scenario, None, str(gap), modelled=False)
+
+
+def changed(scenario: Scenario, **tables: Mapping[str, Any] | Any) -> Scenario:
+    """Return a copy with fields replaced: a mapping changes fields of that table, anything else the field itself."""
+    update: dict[str, Any] = {}
+    for name, value in tables.items():
+        part = getattr(scenario, name)
+        is_table = isinstance(value, dict) and name != "model_overrides"
+        update[name] = part.model_copy(update=value) if is_table else value
+    return scenario.model_copy(update=update)

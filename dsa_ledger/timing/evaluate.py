@@ -1,0 +1,223 @@
+"""Evaluates kernel tables: microseconds of one layer or kernel at any batch and length. Plain Python, no numpy.
+
+Between measured points lines are drawn; beyond them the last slope goes on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsa_ledger.timing.shapes import FAMILIES, attention_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TOPK = 2048
+PRIOR_ETA = 0.82
+SCORE_BYTES = 136
+TENTH = 0.1  # a stored number is tenths of a microsecond
+TWO_LAUNCHES = 131072
+
+
+class Wanted(NamedTuple):
+    """The series asked for; `peak` is the GPU's bandwidth in bytes per microsecond."""
+
+    family: str
+    kind: str
+    weight_dtype: str
+    heads: int
+    peak: float
+
+    @property
+    def label(self) -> str:
+        """Return the key of the series in a table."""
+        return f"{self.family} {self.kind} {self.weight_dtype} {self.heads}"
+
+
+class Layer(NamedTuple):
+    """The parts of one layer's decode time [us]: what does not grow, what grows up to top-k, what grows beyond."""
+
+    floor: float
+    gather: float
+    growth: float
+
+    @property
+    def total(self) -> float:
+        """Return the whole time [us]."""
+        return self.floor + self.gather + self.growth
+
+
+def between(place: float, nodes: Sequence[float], value: Callable[[int], float]) -> float:
+    """Return the value at `place` on the line through the two nodes around it, or through the last two beyond them."""
+    if len(nodes) == 1:
+        return value(0)
+    high = min(max(bisect_right(nodes, place), 1), len(nodes) - 1)
+    low = high - 1
+    first, second = value(low), value(high)
+    return first + (place - nodes[low]) / (nodes[high] - nodes[low]) * (second - first)
+
+
+def growth(table: dict[str, Any], kind: str, batch: float, tokens: float) -> float:
+    """Return what a table's layer takes more at `tokens` than at its shortest context [us]."""
+    rows = table["growth"].get(kind) or next(iter(table["growth"].values()))
+    nodes = table["tokens"]
+    place = max(tokens, nodes[0])
+
+    def of_batch(index: int) -> float:
+        return between(place, nodes, rows[index].__getitem__)
+
+    return max(between(batch, table["batches"], of_batch), 0.0) * TENTH
+
+
+def extra_gather(table: dict[str, Any], kind: str, heads: int, batch: float, tokens: float) -> float:
+    """Return what so many heads gather more than the usual ones [us]."""
+    mine = {int(key.split()[-1]): row for key, row in table["gather"].items() if key.split()[0] == kind}
+    if not mine:
+        return 0.0
+    known = sorted(mine)
+    batches = table["batches"]
+    place = min(max(heads, known[0]), known[-1])
+
+    def of_heads(index: int) -> float:
+        return between(min(batch, batches[-1]), batches, mine[known[index]].__getitem__)
+
+    return between(place, known, of_heads) * TENTH * min(tokens, TOPK) / TOPK
+
+
+def floor(
+    rows: dict[str, list[float]], batches: Sequence[float], wanted: Wanted, batch: float, *, indexer: bool
+) -> float:
+    """Return the floor of a series [us]: as measured, on a line between measured head counts, else by weight bytes."""
+
+    def at(label: str) -> float:
+        return between(batch, batches, rows[label].__getitem__) * TENTH
+
+    if wanted.label in rows:
+        return at(wanted.label)
+    same = [
+        label.split() for label in rows if label.startswith(f"{wanted.family} {wanted.kind} {wanted.weight_dtype} ")
+    ]
+    heads = sorted(int(parts[-1]) for parts in same)
+    if len(heads) > 1 and heads[0] < wanted.heads < heads[-1]:
+        base = f"{wanted.family} {wanted.kind} {wanted.weight_dtype} "
+        return between(wanted.heads, heads, lambda index: at(f"{base}{heads[index]}"))
+    nearest = min(rows, key=lambda label: _distance(label, wanted))
+    more = _bytes(wanted, indexer=indexer) - _bytes(_parsed(nearest, wanted.peak), indexer=indexer)
+    start = at(nearest)
+    return max(start + more / (PRIOR_ETA * wanted.peak), 0.25 * start)
+
+
+def _parsed(label: str, peak: float) -> Wanted:
+    family, kind, weight_dtype, heads = label.split(" ")
+    return Wanted(family, kind, weight_dtype, int(heads), peak)
+
+
+def _bytes(wanted: Wanted, *, indexer: bool) -> float:
+    shape = FAMILIES.get(wanted.family, FAMILIES["glm"])
+    return attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=indexer)
+
+
+def _distance(label: str, wanted: Wanted) -> tuple[bool, bool, bool, float]:
+    known = _parsed(label, wanted.peak)
+    apart = abs(known.heads - wanted.heads)
+    return known.kind != wanted.kind, known.family != wanted.family, known.weight_dtype != wanted.weight_dtype, apart
+
+
+def decode(table: dict[str, Any], wanted: Wanted, batch: float, tokens: float, *, indexer: bool) -> Layer:
+    """Return the decode time of a layer or kernel, as graph replays ran it."""
+    below = growth(table, wanted.kind, batch, min(tokens, TOPK - 1))
+    whole = growth(table, wanted.kind, batch, tokens)
+    start = floor(table["floor"], table["batches"], wanted, batch, indexer=indexer)
+    # Fewer heads may gather less than the usual ones; a layer never takes less than at its shortest context.
+    gathered = max(below + extra_gather(table, wanted.kind, wanted.heads, batch, tokens), 0.0)
+    return Layer(start, gathered, max(whole - below, 0.0))
+
+
+def eager(table: dict[str, Any], wanted: Wanted, batch: float) -> float:
+    """Return the host-bound time of a decode step that is no graph replay, 0 where the table holds none [us]."""
+    rows = table.get("eager")
+    if not rows or batch < table["eager_from"]:
+        return 0.0
+    label = wanted.label if wanted.label in rows else min(rows, key=lambda known: _distance(known, wanted))
+    return float(rows[label]) * TENTH
+
+
+def kept_keys(new: float, prefix: float) -> float:
+    """Return the mean over the new tokens of min(keys, 2048)."""
+    beyond = min(max(prefix + new - TOPK, 0.0), new)
+    below = new - beyond
+    return (below * (prefix + (below + 1) / 2) + beyond * TOPK) / new
+
+
+def _law_terms(batch: float, new: float, prefix: float, *, dense: bool, scores: bool) -> list[float]:
+    from math import log2
+
+    tokens, keys = batch * new, prefix + new
+    pairs = tokens * (prefix + new / 2) * 1e-6
+    if dense:
+        return [pairs, batch * keys / 1e5]
+    terms = [
+        tokens * kept_keys(new, prefix) / TOPK / 1e3,
+        batch * keys / 1e5,
+        100.0 if batch * keys > TWO_LAUNCHES else 0.0,
+    ]
+    if scores:
+        ranked = pairs if keys > TOPK else 0.0
+        terms += [ranked, tokens / 1e3 if keys > TOPK else 0.0]
+        terms += [ranked * max(log2(keys / knot), 0.0) for knot in (8192, 65536)]
+    return terms
+
+
+class Prefill(NamedTuple):
+    """One layer's prefill time [us]: the law's parts before the host bound and the correction, and the whole."""
+
+    projections: float
+    attention: float
+    scores: float
+    total: float
+
+
+def prefill(table: dict[str, Any], wanted: Wanted, batch: float, new: float, prefix: float, *, scores: bool) -> Prefill:
+    """Return the prefill time of a layer or kernel."""
+    is_dense = "dense" in table and prefix + new <= TOPK
+    path = table["dense" if is_dense else "sparse"] if "dense" in table or not is_dense else table["sparse"]
+    label = (
+        wanted.label if wanted.label in path["own"] else min(path["own"], key=lambda known: _distance(known, wanted))
+    )
+    per_token, launch = path["own"][label]
+    terms = _law_terms(batch, new, prefix, dense=is_dense, scores=scores)
+    parts = [coefficient * term for coefficient, term in zip(path["law"], terms, strict=True)]
+    projections = per_token * batch * new / 1e3 + 100.0 * launch
+    law = projections + sum(parts)
+    bound = max(law, path["host"][label] * TENTH)
+    factor = (1 + _correction(path, label, batch, new, prefix)) * bound / law if law else 1.0
+    split = len(parts) if is_dense else 3
+    attention, scored = sum(parts[:split]), sum(parts[split:])
+    whole = law * factor if law else bound
+    return Prefill(projections * factor, attention * factor, scored * factor, whole)
+
+
+def _correction(path: dict[str, Any], label: str, batch: float, new: float, prefix: float) -> float:
+    """Return the relative correction, linear between the grid's nodes in the logarithms, constant beyond."""
+    from math import log2
+
+    axes = (
+        ([log2(node) for node in path["tokens"]], log2(batch * new)),
+        ([log2(node) for node in path["new"]], log2(new)),
+        ([log2(node + 512) for node in path["prefix"]], log2(prefix + 512)),
+    )
+    corners: list[tuple[int, float]] = [(0, 1.0)]
+    for nodes, place in axes:
+        inside = min(max(place, nodes[0]), nodes[-1])
+        high = min(max(bisect_right(nodes, inside), 1), len(nodes) - 1) if len(nodes) > 1 else 0
+        low = max(high - 1, 0)
+        share = (inside - nodes[low]) / (nodes[high] - nodes[low]) if high > low else 0.0
+        corners = [
+            (index * len(nodes) + node, weight * part)
+            for index, weight in corners
+            for node, part in ((low, 1 - share), (high, share))
+            if part
+        ]
+    values = path["permille"][label]
+    return float(sum(weight * values[index] for index, weight in corners)) / 1000
