@@ -24,6 +24,7 @@ from calib.prefill_fit import PrefillFit, is_dense
 from calib.siblings import sibling_errors, thin_entry
 from dsa_ledger.errors import BadInput
 from dsa_ledger.timing import measured
+from dsa_ledger.timing.tables import expanded_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +33,16 @@ if TYPE_CHECKING:
     from calib.smooth import Array
     from dsa_ledger.timing.measured import Group, Row
 
-TENTHS = 10  # a stored number is tenths of a microsecond
+DIGITS = 3  # of a stored time in microseconds: 0.05-0.5%
+STEP = 250  # a stored correction counts four permille
 NODES = {
-    "sglang": (1, 16, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 12288, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
+    "sglang": (1, 16, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
     "vllm": (2, 64, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "tensorrt-llm": (2, 64, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
 }
 PREFILL_TOKENS = tuple(512 << octave for octave in range(9))
-PREFILL_NEW = (512, 2048, 16384)
-PREFILL_PREFIX = (0, 512, 2048, 4096, 8192, 32768, 65536, 131072, 204800, 1048576)
+PREFILL_NEW = {"sglang": (512, 2048, 16384), "vllm": (512, 1024, 2048, 4096, 8192, 16384)}
+PREFILL_PREFIX = (0, 1024, 4096, 16384, 65536, 131072, 204800, 1048576)
 THIN = 300  # rows of a layer below which a sibling is scaled instead
 TAILS = (0.045, 0.955)
 SOURCE = {
@@ -55,9 +57,17 @@ LIMITS = (
 )
 
 
-def tenths(values: Array) -> Any:
-    """Return numbers as tenths of a microsecond, whole."""
-    return np.rint(np.asarray(values) * TENTHS).astype(int).tolist()
+def short(values: Array) -> Any:
+    """Return microseconds to three significant digits, whole numbers without a point."""
+    if np.ndim(values):
+        return [short(value) for value in values]
+    rounded = float(f"{values:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def steps(rows: Array) -> Any:
+    """Return each row as its differences, which `dsa_ledger.timing.tables` sums up again."""
+    return short(np.diff(np.maximum(rows, 0.0), axis=1, prepend=0.0).clip(min=0.0))
 
 
 def quality(off: Array, points: Points) -> dict[str, Any]:
@@ -84,14 +94,14 @@ def decode_entry(points: Points) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "batches": fit.batches.astype(int).tolist(),
         "tokens": list(nodes),
-        "floor": {str(label): tenths(fit.floor[index]) for index, label in enumerate(fit.labels)},
-        "gather": {f"{kind} {heads}": tenths(fit.gather[index]) for index, (kind, heads) in enumerate(fit.heads)},
-        "growth": {kind: tenths(table) for kind, table in growth.items()},
+        "floor": {str(label): short(fit.floor[index]) for index, label in enumerate(fit.labels)},
+        "gather": {f"{kind} {heads}": short(np.round(fit.gather[index], 1)) for index, (kind, heads) in enumerate(fit.heads)},
+        "growth_steps": {kind: steps(table) for kind, table in growth.items()},
     }
     if len(eager):
         constants = eager_constants(eager)
         entry["eager_from"] = int(first_eager_batch(points.group))
-        entry["eager"] = {str(label): tenths(us) for label, us in zip(fit.labels, constants, strict=True)}
+        entry["eager"] = {str(label): short(us) for label, us in zip(fit.labels, constants, strict=True)}
     return entry | quality(leave_out.cells(kept), kept)
 
 
@@ -114,18 +124,19 @@ def prefill_path(fit: PrefillFit, points: Points) -> dict[str, Any]:
     count = len(fit.labels)
     prefixes = [prefix for prefix in PREFILL_PREFIX if prefix <= 2 * points.prefix.max()] or [0]
     tokens = [number for number in PREFILL_TOKENS if number <= (points.batch * points.new).max()]
-    new = [number for number in PREFILL_NEW if number <= 2 * points.new.max()]
-    grid = np.array([(t, n, p) for t in tokens for n in new for p in prefixes], dtype=np.float64)
+    new = [number for number in PREFILL_NEW[points.group.engine] if number <= 2 * points.new.max()]
+    # A request has at least its new tokens: the grid holds no fewer.
+    grid = np.array([(t, n, p) for n in new for t in tokens if t >= n for p in prefixes], dtype=np.float64)
     place = (grid[:, 0] / grid[:, 1], grid[:, 1], grid[:, 2])
     return {
-        "host": {str(fit.labels[index]): tenths(fit.host[index]) for index in used},
+        "host": {str(fit.labels[index]): short(fit.host[index]) for index in used},
         "own": {str(fit.labels[index]): [round(float(fit.law[k]), 3) for k in (index, count + index)] for index in used},
         "law": [round(float(value), 4) for value in fit.law[2 * count :]],
         "tokens": tokens,
         "new": new,
         "prefix": prefixes,
-        "permille": {
-            str(fit.labels[index]): np.rint(1000 * fit.correction(index, *place)).astype(int).tolist() for index in used
+        "correction": {
+            str(fit.labels[index]): np.rint(STEP * fit.correction(index, *place)).astype(int).tolist() for index in used
         },
     }
 
@@ -144,7 +155,7 @@ def tables(groups: dict[Group, list[Row]]) -> dict[tuple[str, str], dict[str, An
             if group.phase == "decode" and group.module in measured.LAYERS and len(some) < THIN:
                 thin.append(group)
             else:
-                file[group.phase][group.gpu][group.module] = ENTRY[group.phase](some)
+                file[group.phase][group.gpu][group.module] = expanded_table(ENTRY[group.phase](some))
         for group in thin:
             file[group.phase][group.gpu][group.module] = thin_entry(file, points[key][group])
         file["siblings"] = sibling_errors(file, points[key])
@@ -159,7 +170,7 @@ def _empty(group: Group) -> dict[str, Any]:
     return {
         "engine": group.engine,
         "version": group.version,
-        "unit": "0.1 us",
+        "unit": "us; corrections 1/250",
         "source": SOURCE | {"ref": ref},
         "limits": LIMITS,
         "decode": {},
@@ -168,8 +179,12 @@ def _empty(group: Group) -> dict[str, Any]:
 
 
 def dumped(file: dict[str, Any]) -> str:
-    """Return compact JSON."""
-    return json.dumps(file, separators=(",", ":"), ensure_ascii=True) + "\n"
+    """Return compact JSON; what is summed up again on loading is left out."""
+    kept = {
+        gpu: {module: {part: value for part, value in table.items() if part != "growth"} for module, table in some.items()}
+        for gpu, some in file["decode"].items()
+    }
+    return json.dumps(file | {"decode": kept}, separators=(",", ":"), ensure_ascii=True) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

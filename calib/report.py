@@ -33,7 +33,9 @@ def fit_rows(profile: Profile) -> list[dict[str, Any]]:
     else:
         worst = max(map(abs, law.residuals))
         (rate, _), (_, half) = law.covariance
-        note = f"worst residual {worst:.1%}" + (f"; {law.held_at_zero} held at 0" if law.held_at_zero else "")
+        noisy = any(case.group == "fragmentation" and case.summary.verdict == "noisy" for case in profile.cases)
+        note = ("from noisy samples; " if noisy else "") + f"worst residual {worst:.1%}"
+        note += (f"; {law.held_at_zero} held at 0" if law.held_at_zero else "")
         rows.append(_fit("rate_inf", _rate(law.rate_inf_bytes_per_s), _rate(math.sqrt(rate)), note))
         rows.append(_fit("r_half", f"{law.r_half_pages:.3g} pages", f"{math.sqrt(half):.2g} pages", note))
     for scan in fits.scans:
@@ -80,6 +82,20 @@ def run_rows(profile: Profile) -> list[dict[str, Any]]:
             "verdict": case.summary.verdict,
         }
         for case in cases
+    ]
+
+
+def compared_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `profile.compared` with its figures as text."""
+    return [
+        {
+            "name": row["case"].partition("/")[2],
+            "first": brief(row["first_s"], Unit.SECONDS),
+            "second": brief(row["second_s"], Unit.SECONDS),
+            "ratio": f"{row['ratio']:.3f}",
+            "within noise": "yes" if row["within_noise"] else "no",
+        }
+        for row in rows
     ]
 
 

@@ -101,9 +101,9 @@ SCAN_TOKENS = (32_768, 65_536, 131_072, 262_144, 524_288, 1_048_576)
 EXTENTS = {
     ("gpu", True): Extent(8 * GIB, 262_144, GPU_GRID[::2], SCAN_TOKENS[::2] + SCAN_TOKENS[-1:], 20, 2 * GIB, 12),
     ("gpu", False): Extent(2**60, 524_288, GPU_GRID, SCAN_TOKENS, 40, 4 * GIB, 70),
-    ("cpu", True): Extent(384 * MIB, 65_536, ((1, 16_384), (4, 16_384), (1, 131_072)), SCAN_TOKENS[:4], 11, 32 * MIB, 10),
+    ("cpu", True): Extent(384 * MIB, 65_536, ((1, 16_384), (4, 16_384), (1, 131_072)), SCAN_TOKENS[:4], 11, 32 * MIB, 6),
     ("cpu", False): Extent(
-        4 * GIB, 131_072, ((1, 16_384), (4, 16_384), (16, 16_384), (1, 131_072), (4, 131_072)), SCAN_TOKENS, 31, 64 * MIB, 60
+        4 * GIB, 131_072, ((1, 16_384), (4, 16_384), (16, 16_384), (1, 131_072), (4, 131_072)), SCAN_TOKENS, 31, 64 * MIB, 45
     ),
 }
 KEPT_FREE_BYTES = {"gpu": 2 * GIB, "cpu": GIB}

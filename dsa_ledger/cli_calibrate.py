@@ -122,6 +122,7 @@ def _show(given: list[str], _: Path | None, form: str) -> None:
 
 def _compare(given: list[str], _: Path | None, form: str) -> None:
     from calib.profile import compared, differing
+    from calib.report import compared_rows
     from dsa_ledger.render import rows_text
     from dsa_ledger.render.profiles import json_text, page_text
 
@@ -133,7 +134,7 @@ def _compare(given: list[str], _: Path | None, form: str) -> None:
     elif form == "csv":
         write(rows_text("cases", rows, form))
     else:
-        sections = [(title, part) for title, part in (("Cases", rows), ("Differences", differences)) if part]
+        sections = [(title, part) for title, part in (("Cases", compared_rows(rows)), ("Differences", differences)) if part]
         write(page_text(f"{first.label} and {second.label}", sections, [], form))
 
 

@@ -28,6 +28,8 @@ def _reading(parse: Callable[[str], float]) -> BeforeValidator:
 # They stand last in an annotation: put before the bounds, the bounds would be missing from the JSON Schema.
 WHOLE = BeforeValidator(_whole)
 TOKENS, BYTES, RATE = _reading(parse_count), _reading(parse_bytes), _reading(parse_rate)
+# Up to here score arithmetic, quadratic in the context, stays within 64 bits in a sweep's arrays.
+LONGEST_CONTEXT = 1 << 22
 Positive = Annotated[int, Field(ge=1, le=1 << 40), WHOLE]
 SharingKind = Literal["full", "shared"]
 LayerKind = Literal["full", "shared", "linear"]
@@ -209,10 +211,10 @@ class Load(Frozen):
     """What the server is asked to hold and run."""
 
     batch: Annotated[int, Field(ge=1, le=1 << 24), WHOLE] = Field(1, description="requests running on the whole server")
-    context: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(
+    context: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = Field(
         None, description="cached tokens per request"
     )
-    new_tokens: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(
+    new_tokens: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = Field(
         None, description="prompt tokens computed now"
     )
 
@@ -221,7 +223,7 @@ class Limits(Frozen):
     """The engine's own caps, by meaning."""
 
     mem_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    context_length: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = None
+    context_length: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = None
     max_running_requests: Annotated[int, Field(ge=1, le=1 << 24), TOKENS] | None = None
     max_total_tokens: Annotated[int, Field(ge=1, le=1 << 48), TOKENS] | None = None
     chunked_prefill: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(

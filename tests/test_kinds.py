@@ -99,7 +99,7 @@ def nested(**text: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["zai-org/GLM-5.2-FP8", "deepseek-ai/DeepSeek-V3.2"])
 @pytest.mark.parametrize("engine", ["sglang@0.5.23", "vllm@0.33.0", "tensorrt-llm@1.4.0rc2"])
 def test_plain_dsa_keeps_one_key_a_token(name, engine):
-    """sglang index_key_cache.py, vllm attention.py, tensorrt-llm sparse/dsa: 132 B a token, pages of 64."""
+    """SGLang index_key_cache.py, vLLM attention.py, TensorRT-LLM sparse/dsa: 132 B a token, pages of 64."""
     asked = {"model": name, "gpu": "B200", "engine": engine, "sharding": {"tp": 8}}
     kinds = deploy(Scenario.model_validate(asked)).caches
     for kind in kinds:
@@ -151,28 +151,27 @@ def test_flash_is_in_the_catalog_with_its_source():
 
 
 @pytest.mark.parametrize(
-    ("version", "gpu", "kv_dtype", "main", "index", "record"),
+    ("version", "gpu", "kv_dtype", "cell", "record"),
     [
         # 11 layers of 512 x 2 B, or 512; a key of 132 B for 4 tokens: charged 33 a token from 0.5.22, 132 before.
-        ("0.5.23", "H200", "bf16", 11_264, 363, 1_024),
-        ("0.5.22", "H200", "bf16", 11_264, 363, 1_024),
-        ("0.5.21", "H200", "bf16", 11_264, 1_452, 1_024),
-        ("0.5.20", "H200", "auto", 11_264, 1_452, 1_024),
-        ("0.5.23", "B200", "fp8_e4m3", 5_632, 363, 512),
-        ("0.5.20", "B200", "auto", 5_632, 1_452, 512),
+        ("0.5.23", "H200", "bf16", (11_264, 363, 11_627), 1_024),
+        ("0.5.22", "H200", "bf16", (11_264, 363, 11_627), 1_024),
+        ("0.5.21", "H200", "bf16", (11_264, 1_452, 12_716), 1_024),
+        ("0.5.20", "H200", "auto", (11_264, 1_452, 12_716), 1_024),
+        ("0.5.23", "B200", "fp8_e4m3", (5_632, 363, 5_995), 512),
+        ("0.5.20", "B200", "auto", (5_632, 1_452, 7_084), 512),
     ],
 )
-def test_flash_cells(version, gpu, kv_dtype, main, index, record):
+def test_flash_cells(version, gpu, kv_dtype, cell, record):
     ledger = ledger_of(question(FLASH, version, gpu=gpu, kv_dtype=kv_dtype, **POOL))
     assert ledger["record.main_kv_bytes"] == record
     assert ledger["record.index_k_bytes"] == 33
     assert ledger["record.index_k_state_bytes"] == 132
-    assert (ledger["cell.main_kv_bytes"], ledger["cell.index_k_bytes"]) == (main, index)
-    assert ledger["cell.bytes"] == main + index
+    assert tuple(ledger[f"cell.{name}bytes"] for name in ("main_kv_", "index_k_", "")) == cell
     assert ledger["engine.page_tokens"] == 256
     layers = ("model.layers", "model.linear_layers", "model.sparse_layers", "model.full_layers", "model.shared_layers")
     assert [ledger[key] for key in layers] == [45, 34, 11, 11, 0]
-    assert any("upgrade to 0.5.22" in sentence for sentence in ledger.warnings) == (index == 1_452)
+    assert any("upgrade to 0.5.22" in sentence for sentence in ledger.warnings) == (cell[1] == 1_452)
 
 
 def test_flash_pool():
@@ -186,7 +185,7 @@ def test_flash_pool():
 
 
 def test_flash_tail_outside_the_cell():
-    """memory_pool.py: 2 x (rows + 1) x (index_kpool + draft tokens) x 128 x 2 B a full layer; 49 rows at 48 requests."""
+    """memory_pool.py: 2 x (rows + 1) x (kpool + draft tokens) x 128 x 2 B a full layer; 49 rows at 48 requests."""
     capped = {"limits": {"max_running_requests": 48}}
     assert ledger_of(question(FLASH, **capped, **POOL))["workspace.index_tail_bytes"] == 11 * 50 * 2_048
     drafting = ledger_of(question(FLASH, draft={"steps": 3}, **capped, **POOL))

@@ -99,7 +99,7 @@ def check_identities(scenario: Scenario) -> None:
     for entry in ledger:
         if entry.unit in IN_BYTES:
             assert isinstance(entry.value, int), entry.key
-            signed = ("pool.budget_bytes", "memory.free_after_bytes")
+            signed = ("pool.budget_bytes", "memory.free_after_bytes", "headroom_bytes")
             assert entry.value >= 0 or entry.key.endswith(signed), entry.key
     if len(stages) > 1:
         sums = sum(ledger[f"{prefix}model.full_layers"] for prefix in stages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.engines.caches import MAIN_KV

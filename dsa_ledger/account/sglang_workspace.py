@@ -41,7 +41,6 @@ def _post_requests(ledger: Ledger, plan: Deployment) -> None:
         pool_tokens="pool.rows",
         context_length="limits.context_length",
     )
-    held_to_pool = since(release, "0.5.14")
     running = "workspace.estimated_requests"
     if cap is not None:
         ledger.fact("limits.max_running_requests", Unit.REQUESTS, cap)
@@ -57,14 +56,14 @@ def _post_requests(ledger: Ledger, plan: Deployment) -> None:
             dp_attention="sharding.dp_attention",
             least_requests="workspace.least_requests",
         )
-    if held_to_pool:
+    asked = "limits.max_running_requests"
+    undivided = asked in ledger and not since(release, "0.5.10")  # 0.5.9: rows and limit are the flag as typed
+    if since(release, "0.5.14"):
         inputs = {"requests": running, "pool_tokens": "pool.rows"}
         ledger.derive("workspace.running_requests", Unit.REQUESTS, workspace.requests_in_pool, source, **inputs)
     else:
-        limit = {"requests": running, "limit": "workspace.estimated_requests"}
+        limit = {"requests": running, "limit": asked if undivided else "workspace.estimated_requests"}
         ledger.derive("workspace.running_requests", Unit.REQUESTS, workspace.smaller_requests, source, **limit)
-    asked = "limits.max_running_requests"
-    undivided = asked in ledger and not since(release, "0.5.10")
     ledger.total("workspace.table_requests", source, [asked if undivided else "workspace.running_requests"])
     ledger.fact(
         "workspace.graph_requests", Unit.REQUESTS, sglang_memory.captured_default(plan.scenario, plan.gpu, release)

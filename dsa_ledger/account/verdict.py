@@ -26,7 +26,7 @@ def judge_weights(ledger: Ledger, plan: Deployment) -> None:
             "(--tp, --pp) or a smaller checkpoint format"
         )
     elif given is not None:
-        if ledger["pool.tokens"] == 0:
+        if ledger[f"{plan.stages[0].prefix}pool.tokens"] == 0:
             ledger.shortfalls.append(f"--kv-bytes {given} holds no page: it counts bytes; write for example '40 GiB'")
         if given > after:
             when = "after" if weighed else "before"

@@ -123,10 +123,14 @@ def _sglang_draft(found: Inferred, seen: Seen, dcp: int) -> None:
     own = [fit for fit in fits if fit.main_bytes == width and fit.index_bytes == 132]  # noqa: PLR2004
     best = (own or fits or [None])[0]
     if best is None:
-        found.say("model.draft_layers", 1, f"likely: a second pool of {(low + high) / 2:,.1f} B/token that no record gives")
+        found.say(
+            "model.draft_layers", 1, f"likely: a second pool of {(low + high) / 2:,.1f} B/token that no record gives"
+        )
         return
     certainty = "exact" if own else "likely"
-    found.say("model.draft_layers", best.layers, f"{certainty}: {best.layers} x ({best.main_bytes} + {best.index_bytes}) B")
+    found.say(
+        "model.draft_layers", best.layers, f"{certainty}: {best.layers} x ({best.main_bytes} + {best.index_bytes}) B"
+    )
 
 
 def _vllm(found: Inferred, seen: Seen, shapes: Sequence[Shape], dcp: int | None) -> None:
@@ -183,7 +187,9 @@ def _tensorrt(found: Inferred, seen: Seen, shapes: Sequence[Shape]) -> None:
         low, high = seen.target.cell_range(0) if seen.target else (0.0, 0.0)
     fits = explained(shapes, low, high, draft_inside=True)
     if seen.owners is not None:
-        fits = [fit for fit in fits if fit.index_layers + fit.draft_layers == seen.owners or fit.index_layers == seen.owners] or fits
+        fits = [
+            fit for fit in fits if fit.index_layers + fit.draft_layers == seen.owners or fit.index_layers == seen.owners
+        ] or fits
     _choose(found, fits, low, high, nearest_to(shapes, (low + high) / 2, draft_inside=True))
     if found.hypothesis:
         found.say("model.draft_layers", found.hypothesis.draft_layers, found.certainty["record.main_kv_bytes"])

@@ -96,7 +96,11 @@ def _sglang(start: Start, seen: Seen) -> None:
     for rank in start.ranks.values():
         _sglang_pools(rank, seen)
     loads = [rank.before("pool", "load_end") for rank in start.ranks.values()]
-    begins = [rank.all("load_begin")[0]["load_begin.free_bytes"].value for rank in start.ranks.values() if rank.all("load_begin")]
+    begins = [
+        rank.all("load_begin")[0]["load_begin.free_bytes"].value
+        for rank in start.ranks.values()
+        if rank.all("load_begin")
+    ]
     seen.free_before = min(begins, default=None)
     afters = [group[-1]["load_end.free_bytes"].value for group in loads if group]
     seen.free_after = min(afters, default=None)
@@ -128,7 +132,9 @@ def _sglang_pools(start: RankStart, seen: Seen) -> None:
     seen.other.extend(other)
     if other:
         listed = "; ".join(f"line {pool.line}: {pool.tokens:,} tokens, {pool.size_bytes:,} B" for pool in pools[:6])
-        seen.warnings.append(f"rank {start.rank or 'untagged'} prints pools that contradict each other: {listed}; the first counts")
+        seen.warnings.append(
+            f"rank {start.rank or 'untagged'} prints pools that contradict each other: {listed}; the first counts"
+        )
     if seen.target is None or target.tokens < seen.target.tokens:
         seen.target = target
     if draft is not None and seen.draft is None:

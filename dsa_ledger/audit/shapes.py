@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def shapes_of(
-    models: Sequence[str], overrides: Mapping[str, Any], engine: str, stages: int, cuts: Sequence[int] | None, stage: int
+    models: Sequence[str],
+    overrides: Mapping[str, Any],
+    engine: str,
+    stages: int,
+    cuts: Sequence[int] | None,
+    stage: int,
 ) -> list[Shape]:
     """Return the layers of one pipeline stage for each model; a model that cannot be cut so is left out."""
     found = []

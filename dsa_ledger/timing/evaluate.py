@@ -6,6 +6,7 @@ Between measured points lines are drawn; beyond them the last slope goes on.
 from __future__ import annotations
 
 from bisect import bisect_right
+from math import log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.timing.shapes import FAMILIES, attention_bytes
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 TOPK = 2048
 PRIOR_ETA = 0.82
 SCORE_BYTES = 136
-TENTH = 0.1  # a stored number is tenths of a microsecond
+STEP = 250  # a stored correction counts four permille
 TWO_LAUNCHES = 131072
 
 
@@ -67,7 +68,7 @@ def growth(table: dict[str, Any], kind: str, batch: float, tokens: float) -> flo
     def of_batch(index: int) -> float:
         return between(place, nodes, rows[index].__getitem__)
 
-    return max(between(batch, table["batches"], of_batch), 0.0) * TENTH
+    return max(between(batch, table["batches"], of_batch), 0.0)
 
 
 def extra_gather(table: dict[str, Any], kind: str, heads: int, batch: float, tokens: float) -> float:
@@ -82,7 +83,7 @@ def extra_gather(table: dict[str, Any], kind: str, heads: int, batch: float, tok
     def of_heads(index: int) -> float:
         return between(min(batch, batches[-1]), batches, mine[known[index]].__getitem__)
 
-    return between(place, known, of_heads) * TENTH * min(tokens, TOPK) / TOPK
+    return between(place, known, of_heads) * min(tokens, TOPK) / TOPK
 
 
 def floor(
@@ -91,7 +92,7 @@ def floor(
     """Return the floor of a series [us]: as measured, on a line between measured head counts, else by weight bytes."""
 
     def at(label: str) -> float:
-        return between(batch, batches, rows[label].__getitem__) * TENTH
+        return between(batch, batches, rows[label].__getitem__)
 
     if wanted.label in rows:
         return at(wanted.label)
@@ -140,7 +141,7 @@ def eager(table: dict[str, Any], wanted: Wanted, batch: float) -> float:
     if not rows or batch < table["eager_from"]:
         return 0.0
     label = wanted.label if wanted.label in rows else min(rows, key=lambda known: _distance(known, wanted))
-    return float(rows[label]) * TENTH
+    return float(rows[label])
 
 
 def kept_keys(new: float, prefix: float) -> float:
@@ -151,8 +152,6 @@ def kept_keys(new: float, prefix: float) -> float:
 
 
 def _law_terms(batch: float, new: float, prefix: float, *, dense: bool, scores: bool) -> list[float]:
-    from math import log2
-
     tokens, keys = batch * new, prefix + new
     pairs = tokens * (prefix + new / 2) * 1e-6
     if dense:
@@ -190,7 +189,7 @@ def prefill(table: dict[str, Any], wanted: Wanted, batch: float, new: float, pre
     parts = [coefficient * term for coefficient, term in zip(path["law"], terms, strict=True)]
     projections = per_token * batch * new / 1e3 + 100.0 * launch
     law = projections + sum(parts)
-    bound = max(law, path["host"][label] * TENTH)
+    bound = max(law, path["host"][label])
     factor = (1 + _correction(path, label, batch, new, prefix)) * bound / law if law else 1.0
     split = len(parts) if is_dense else 3
     attention, scored = sum(parts[:split]), sum(parts[split:])
@@ -200,24 +199,22 @@ def prefill(table: dict[str, Any], wanted: Wanted, batch: float, new: float, pre
 
 def _correction(path: dict[str, Any], label: str, batch: float, new: float, prefix: float) -> float:
     """Return the relative correction, linear between the grid's nodes in the logarithms, constant beyond."""
-    from math import log2
+    values, tokens, prefixes = path["correction"][label], path["tokens"], path["prefix"]
+    total, start = 0.0, 0
+    weight_of = dict(_weights([log2(node) for node in path["new"]], log2(new)))
+    for index, node in enumerate(path["new"]):
+        held = [log2(number) for number in tokens if number >= node]
+        for row, part in _weights(held, log2(batch * new)) if index in weight_of else ():
+            for column, share in _weights([log2(place + 512) for place in prefixes], log2(prefix + 512)):
+                total += weight_of[index] * part * share * values[start + row * len(prefixes) + column]
+        start += len(held) * len(prefixes)
+    return total / STEP
 
-    axes = (
-        ([log2(node) for node in path["tokens"]], log2(batch * new)),
-        ([log2(node) for node in path["new"]], log2(new)),
-        ([log2(node + 512) for node in path["prefix"]], log2(prefix + 512)),
-    )
-    corners: list[tuple[int, float]] = [(0, 1.0)]
-    for nodes, place in axes:
-        inside = min(max(place, nodes[0]), nodes[-1])
-        high = min(max(bisect_right(nodes, inside), 1), len(nodes) - 1) if len(nodes) > 1 else 0
-        low = max(high - 1, 0)
-        share = (inside - nodes[low]) / (nodes[high] - nodes[low]) if high > low else 0.0
-        corners = [
-            (index * len(nodes) + node, weight * part)
-            for index, weight in corners
-            for node, part in ((low, 1 - share), (high, share))
-            if part
-        ]
-    values = path["permille"][label]
-    return float(sum(weight * values[index] for index, weight in corners)) / 1000
+
+def _weights(nodes: Sequence[float], place: float) -> list[tuple[int, float]]:
+    """Return the nodes around a place and how much each counts."""
+    inside = min(max(place, nodes[0]), nodes[-1])
+    high = min(bisect_right(nodes, inside), len(nodes) - 1)
+    low = max(high - 1, 0)
+    share = (inside - nodes[low]) / (nodes[high] - nodes[low]) if high > low else 0.0
+    return [(node, part) for node, part in ((low, 1 - share), (high, share)) if part]

@@ -42,7 +42,7 @@ def carried_decode(tables: Sequence[tuple[Machine, dict[str, Any]]], target: Mac
     tokens = sorted({node for table in moved for node in table["tokens"]})
     result: dict[str, Any] = {"batches": batches, "tokens": tokens}
     for part in ("floor", "gather"):
-        keys = [key for key in moved[0][part] if all(key in table[part] for table in moved)] or list(moved[0][part])
+        keys = sorted({key for table in moved for key in table[part]})
         holders = {key: [table for table in moved if key in table[part]] for key in keys}
         result[part] = {
             key: [_mean([table[part][key][table["batches"].index(batch)] for table in some]) for batch in batches]
@@ -66,8 +66,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _moved(source: Machine, table: dict[str, Any], target: Machine, module: str) -> dict[str, Any]:
-    """Return one table carried to the target; numbers stay tenths of a microsecond."""
-    dearer = 10 * (1 / (PRIOR_ETA * target.peak) - 1 / (PRIOR_ETA * source.peak))  # tenths of a microsecond per byte
+    """Return one table carried to the target."""
+    dearer = 1 / (PRIOR_ETA * target.peak) - 1 / (PRIOR_ETA * source.peak)  # microseconds per byte
     is_layer = module.endswith("_layer")
     scores = module == "full_layer"
     floors = {}
@@ -101,7 +101,7 @@ def _carried_row(
     for value, length in zip(values, tokens, strict=True):
         moved = batch * min(length, TOPK) * RECORD_BYTES.get(kind, 0)
         moved += batch * length * SCORE_BYTES if scores else 0
-        priced = min(moved * 10 / (PRIOR_ETA * source.peak), value)
+        priced = min(moved / (PRIOR_ETA * source.peak), value)
         at = priced + (value - priced) * waves + moved * dearer
         row.append(max(at, row[-1] if row else 0.0))
     return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import resources
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from dsa_ledger.catalog import load_gpu
@@ -44,7 +45,16 @@ def load(engine: str, version: str) -> dict[str, Any]:
     """Return the coefficient file of an engine version."""
     text = resources.files(__package__).joinpath("tables", f"{engine}-{version}.json").read_text(encoding="ascii")
     found: dict[str, Any] = json.loads(text)
+    for modules in found["decode"].values():
+        modules.update({module: expanded_table(table) for module, table in modules.items()})
     return found
+
+
+def expanded_table(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with its growth summed up from the stored differences."""
+    stored = table.get("growth_steps", {})
+    growth = {kind: [list(accumulate(row)) for row in rows] for kind, rows in stored.items()}
+    return table | {"growth": growth} if growth else table
 
 
 def choose(file: dict[str, Any], phase: str, module: str, machine: Machine) -> Chosen | None:
