@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calib.plan import Order, Pages, Table
 
 RUN_PAGES = (1, 2, 4, 8, 16, 64, 256, 1024)  # a page of 2 MiB holds 248: from there on translation costs nothing more
+SCAN_BYTES_PER_TOKEN = 8  # two passes over fp32
 PICKED_RECORDS = 2048  # index_topk
 RECORD_BYTES = (576, 656, 1152)
 SPANS = (1 / 64, 1 / 16, 1 / 4)
@@ -144,18 +145,14 @@ def score_works(pool: Pool, tokens: int, most: int) -> list[Work]:
     return [paged("score", "score_pages", "contiguous", tables)]
 
 
-def scan_works(pool: Pool, kernels: Sequence[str], lengths: Sequence[int], most: int) -> list[Work]:
-    """Return two-pass scans of one fp32 row, over the pool's own bytes."""
-    works = []
-    pool_bytes = pool.pages * plan.PAGE_BYTES
-    for tokens in lengths:
-        row_bytes = 4 * tokens
-        starts = tuple(range(0, pool_bytes - row_bytes + 1, row_bytes))[:most]
-        if starts:
-            works += [
-                Work("scan", kernel, "contiguous", 1, tokens, 2 * row_bytes, 0, row_starts=starts) for kernel in kernels
-            ]
-    return works
+def scan_works(pool: Pool, kernels: Sequence[str], tokens: int, most: int) -> list[Work]:
+    """Return two-pass scans of one fp32 row, over the pool's own bytes; none where the pool is shorter than a row."""
+    row_bytes = 4 * tokens
+    starts = tuple(range(0, pool.pages * plan.PAGE_BYTES - row_bytes + 1, row_bytes))[:most]
+    read = SCAN_BYTES_PER_TOKEN * tokens
+    return [
+        Work("scan", kernel, "contiguous", 1, tokens, read, 0, row_starts=starts) for kernel in kernels if starts
+    ]
 
 
 def gather_works(pool: Pool, rows: int, most: int, seed: int) -> list[Work]:
@@ -164,7 +161,7 @@ def gather_works(pool: Pool, rows: int, most: int, seed: int) -> list[Work]:
     random = np.random.default_rng(seed)
     for record_bytes in RECORD_BYTES:
         records = min(pool.pages * plan.PAGE_BYTES // record_bytes, plan.POISON - 1)
-        picks = tuple(random.integers(0, records, (rows, PICKED_RECORDS), dtype=np.int32) for _ in range(min(most, 16)))
+        picks = tuple(random.integers(0, records, (rows, PICKED_RECORDS), dtype=np.int32) for _ in range(most))
         read = rows * PICKED_RECORDS * record_bytes
         works.append(Work("gather", f"gather_{record_bytes}", "random", rows, PICKED_RECORDS, read, 0, picks=picks))
     return works

@@ -24,7 +24,7 @@ from calib.prefill_fit import PrefillFit, is_dense
 from calib.siblings import sibling_errors, thin_entry
 from dsa_ledger.errors import BadInput
 from dsa_ledger.timing import measured
-from dsa_ledger.timing.tables import expanded_table
+from dsa_ledger.timing.tables import EXPANDED, STEPS_PER_FOLD, TENTHS, expanded_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from calib.smooth import Array
     from dsa_ledger.timing.measured import Group, Row
 
-DIGITS = 3  # of a stored time in microseconds: 0.05-0.5%
 STEP = 250  # a stored correction counts four permille
 NODES = {
-    "sglang": (1, 16, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
-    "vllm": (2, 64, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
-    "tensorrt-llm": (2, 64, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
+    "sglang": (1, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
+    "vllm": (2, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    "tensorrt-llm": (2, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
 }
 PREFILL_TOKENS = tuple(512 << octave for octave in range(9))
 PREFILL_NEW = {"sglang": (512, 2048, 16384), "vllm": (512, 1024, 2048, 4096, 8192, 16384)}
+KERNEL_NEW = (512, 4096)
 PREFILL_PREFIX = (0, 1024, 4096, 16384, 65536, 131072, 204800, 1048576)
 THIN = 300  # rows of a layer below which a sibling is scaled instead
 TAILS = (0.045, 0.955)
@@ -57,17 +57,19 @@ LIMITS = (
 )
 
 
-def short(values: Array) -> Any:
-    """Return microseconds to three significant digits, whole numbers without a point."""
-    if np.ndim(values):
-        return [short(value) for value in values]
-    rounded = float(f"{values:.{DIGITS}g}")
-    return int(rounded) if rounded.is_integer() else rounded
+def whole(values: Array, factor: int = 1) -> Any:
+    """Return values times a factor as whole numbers."""
+    return np.rint(np.asarray(values) * factor).astype(int).tolist()
 
 
 def steps(rows: Array) -> Any:
-    """Return each row as its differences, which `dsa_ledger.timing.tables` sums up again."""
-    return short(np.diff(np.maximum(rows, 0.0), axis=1, prepend=0.0).clip(min=0.0))
+    """Return each row of microseconds as its differences in tenths, which `dsa_ledger.timing.tables` sums up again."""
+    return np.diff(np.maximum.accumulate(np.rint(rows * TENTHS), axis=1).clip(min=0), axis=1, prepend=0).astype(int).tolist()
+
+
+def folds(rows: Array) -> Any:
+    """Return each row of microseconds as differences of its logarithm, in steps of 0.5%."""
+    return np.diff(np.rint(STEPS_PER_FOLD * np.log(rows)), axis=1, prepend=0).astype(int).tolist()
 
 
 def quality(off: Array, points: Points) -> dict[str, Any]:
@@ -94,14 +96,15 @@ def decode_entry(points: Points) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "batches": fit.batches.astype(int).tolist(),
         "tokens": list(nodes),
-        "floor": {str(label): short(fit.floor[index]) for index, label in enumerate(fit.labels)},
-        "gather": {f"{kind} {heads}": short(np.round(fit.gather[index], 1)) for index, (kind, heads) in enumerate(fit.heads)},
+        "labels": list(map(str, fit.labels)),
+        "floor_folds": folds(fit.floor),
+        "gather_tenths": {f"{kind} {heads}": whole(fit.gather[index], TENTHS) for index, (kind, heads) in enumerate(fit.heads)},
         "growth_steps": {kind: steps(table) for kind, table in growth.items()},
     }
     if len(eager):
         constants = eager_constants(eager)
         entry["eager_from"] = int(first_eager_batch(points.group))
-        entry["eager"] = {str(label): short(us) for label, us in zip(fit.labels, constants, strict=True)}
+        entry["eager_us"] = whole(constants)
     return entry | quality(leave_out.cells(kept), kept)
 
 
@@ -119,25 +122,25 @@ def prefill_entry(points: Points) -> dict[str, Any]:
 
 
 def prefill_path(fit: PrefillFit, points: Points) -> dict[str, Any]:
-    """Return host constants, law and corrections (permille, on a grid of tokens, new tokens and prefix)."""
+    """Return host constants, law and corrections (on a grid of new tokens, tokens and prefix)."""
     used = sorted({int(index) for index in points.series})
     count = len(fit.labels)
     prefixes = [prefix for prefix in PREFILL_PREFIX if prefix <= 2 * points.prefix.max()] or [0]
     tokens = [number for number in PREFILL_TOKENS if number <= (points.batch * points.new).max()]
-    new = [number for number in PREFILL_NEW[points.group.engine] if number <= 2 * points.new.max()]
+    nodes = PREFILL_NEW[points.group.engine] if points.group.module in measured.LAYERS else KERNEL_NEW
+    new = [number for number in nodes if number <= min(2 * points.new.max(), tokens[-1])]
     # A request has at least its new tokens: the grid holds no fewer.
     grid = np.array([(t, n, p) for n in new for t in tokens if t >= n for p in prefixes], dtype=np.float64)
     place = (grid[:, 0] / grid[:, 1], grid[:, 1], grid[:, 2])
     return {
-        "host": {str(fit.labels[index]): short(fit.host[index]) for index in used},
-        "own": {str(fit.labels[index]): [round(float(fit.law[k]), 3) for k in (index, count + index)] for index in used},
+        "labels": [str(fit.labels[index]) for index in used],
+        "host_of": whole(fit.host[used]),
+        "own_of": [[round(float(fit.law[k]), 3) for k in (index, count + index)] for index in used],
         "law": [round(float(value), 4) for value in fit.law[2 * count :]],
         "tokens": tokens,
         "new": new,
         "prefix": prefixes,
-        "correction": {
-            str(fit.labels[index]): np.rint(STEP * fit.correction(index, *place)).astype(int).tolist() for index in used
-        },
+        "correction_of": [whole(fit.correction(index, *place), STEP) for index in used],
     }
 
 
@@ -170,7 +173,7 @@ def _empty(group: Group) -> dict[str, Any]:
     return {
         "engine": group.engine,
         "version": group.version,
-        "unit": "us; corrections 1/250",
+        "unit": "see dsa_ledger/timing/tables.py",
         "source": SOURCE | {"ref": ref},
         "limits": LIMITS,
         "decode": {},
@@ -179,12 +182,25 @@ def _empty(group: Group) -> dict[str, Any]:
 
 
 def dumped(file: dict[str, Any]) -> str:
-    """Return compact JSON; what is summed up again on loading is left out."""
-    kept = {
-        gpu: {module: {part: value for part, value in table.items() if part != "growth"} for module, table in some.items()}
-        for gpu, some in file["decode"].items()
+    """Return compact JSON: series named once a file, and no part that loading makes anew."""
+    names: list[str] = []
+    stored = {
+        phase: {gpu: {module: _stored(table, names) for module, table in some.items()} for gpu, some in file[phase].items()}
+        for phase in ("decode", "prefill")
     }
-    return json.dumps(file | {"decode": kept}, separators=(",", ":"), ensure_ascii=True) + "\n"
+    return json.dumps(file | stored | {"labels": names}, separators=(",", ":"), ensure_ascii=True) + "\n"
+
+
+def _stored(table: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return a table with its series as places in `names`, which grows."""
+    kept = {part: value for part, value in table.items() if part not in EXPANDED}
+    for path in ("sparse", "dense"):
+        if path in kept:
+            kept[path] = _stored(kept[path], names)
+    if "labels" in kept:
+        names += [label for label in kept["labels"] if label not in names]
+        kept["labels"] = [names.index(label) for label in kept["labels"]]
+    return kept
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

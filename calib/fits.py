@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calib import stats
+from calib.cases import SCAN_BYTES_PER_TOKEN
 from calib.profile import Case, Fits, Gather, RunLength, ScanLine, Shape
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 SCANS = ("scan_rows", "scan_rows_cluster")
 READS = ("read_pages", "read_pages_bulk")
-SCAN_BYTES_PER_TOKEN = 8  # two passes over fp32
 
 
 def fits_of(cases: Sequence[Case], peak_bytes_per_s: float | None) -> Fits:

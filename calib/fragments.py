@@ -100,12 +100,13 @@ def load_block_table(path: Path, pool_pages: int | None = None) -> Table:
 def _entries(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     expected = "a .npy file with a table of whole numbers, one row a request"
     try:
-        entries = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            entries = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as failure:
         raise BadInput([Fault("block-table", str(path), failure.strerror or expected)]) from None
-    except (ValueError, EOFError):
+    except ValueError:
         raise BadInput([Fault("block-table", str(path), expected)]) from None
-    if not isinstance(entries, np.ndarray) or entries.ndim not in (1, 2) or entries.dtype.kind not in "iu":
+    if entries.ndim not in (1, 2) or entries.dtype.kind not in "iu":
         raise BadInput([Fault("block-table", str(path), expected)])
     wide: np.ndarray[tuple[int, int], np.dtype[np.int64]] = np.atleast_2d(entries).astype(np.int64)
     if wide.size and int(wide.max()) >= POISON:

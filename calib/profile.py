@@ -229,17 +229,25 @@ def load(path: Path) -> Profile:
     try:
         profile = Profile.model_validate(content)
     except ValidationError as wrong:
-        raise BadInput(
-            Fault(".".join(["profile", *map(str, error["loc"])]), _shown(error["input"]), error["msg"].lower())
-            for error in wrong.errors()
-        ) from None
+        raise BadInput(_faults(wrong)) from None
     if profile.seal != seal:
         raise BadInput([Fault("profile", str(path), "the content that was sealed; this file was edited or damaged")])
     return profile
 
 
+def _faults(wrong: ValidationError) -> list[Fault]:
+    found = wrong.errors(include_url=False)
+    # A list whose items are wrong is called too short as well: only the items are.
+    within = {error["loc"][:depth] for error in found for depth in range(len(error["loc"]))}
+    return [
+        Fault(".".join(["profile", *map(str, error["loc"])]), _shown(error["input"]), error["msg"].lower())
+        for error in found
+        if error["loc"] not in within
+    ]
+
+
 def _shown(given: Any) -> Any:
-    return "a table" if isinstance(given, dict) and len(given) > 4 else given  # noqa: PLR2004 - what a line can hold
+    return f"a table of {len(given)}" if isinstance(given, dict) else given
 
 
 def differing(first: Profile, second: Profile) -> list[str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SEED = 20_26
 TENSORS = 21  # full layers of GLM-5.2: as many index-K tensors does a rank keep
+GATHER_ROWS = 16  # query rows of a sparse attention launch
 TRIES = 3
 LEAST_SAMPLES = 5  # of a case, however late it is
 LEAST_POOL_BYTES = 64 * MIB
@@ -185,8 +186,12 @@ def _groups(backend: Backend, pool: Pool, asked: Plan, extent: Extent) -> list[l
         cases.ceiling_works(pool, tokens, several, backend.ceiling_kernels)
         + cases.fragmentation_works(pool, reads, tokens, several, SEED),
         cases.score_works(pool, tokens, several),
-        cases.scan_works(pool, backend.scan_kernels, extent.scan_tokens, 16),
-        cases.gather_works(pool, 16, 16, SEED),
+        [
+            work
+            for count in extent.scan_tokens
+            for work in cases.scan_works(pool, backend.scan_kernels, count, most(cases.SCAN_BYTES_PER_TOKEN * count))
+        ],
+        cases.gather_works(pool, GATHER_ROWS, most(GATHER_ROWS * cases.PICKED_RECORDS * 656), SEED),
     ]
     for shape in extent.grid:
         several = most(shape[0] * plan.pages_of(shape[1]) * plan.PAGE_BYTES)

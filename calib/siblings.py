@@ -9,8 +9,8 @@ import numpy as np
 from calib.decode_fit import split
 from calib.prefill_fit import is_dense
 from dsa_ledger.timing import evaluate
-from dsa_ledger.timing.tables import machine_of
-from dsa_ledger.timing.siblings import carried_decode, siblings_of
+from dsa_ledger.timing.siblings import DISTURBED, carried_decode, carried_prefill, siblings_of
+from dsa_ledger.timing.tables import machine_of, module_tables
 
 if TYPE_CHECKING:
     from calib.points import Points
@@ -44,20 +44,29 @@ def from_siblings(file: dict[str, Any], points: Points) -> Array | None:
     """Return predicted / measured - 1 of a group from the other GPUs of the architecture, None where there is none."""
     group = points.group
     target = machine_of(group.gpu)
-    tables = file[group.phase]
-    known = [machine_of(gpu) for gpu, modules in tables.items() if _usable(modules.get(group.module))]
-    some = [(other, tables[other.name][group.module]) for other in siblings_of(target, known)]
+    tables = {gpu: table for gpu, table in module_tables(file, group.phase, group.module).items() if gpu != group.gpu}
+    some = siblings_of(target, [machine_of(gpu) for gpu in tables])
     if not some:
         return None
     if group.phase == "decode":
-        predicted = predicted_decode(carried_decode(some, target, module=group.module), points)
+        pairs = [(other, tables[other.name]) for other in some]
+        predicted = predicted_decode(carried_decode(pairs, target, module=group.module), points)
     else:
-        predicted = np.mean([predicted_prefill(table, points) for _, table in some], axis=0)
+        predicted = predicted_prefill(carried_prefill(tables, some, target), points)
     return np.asarray(predicted / points.us - 1)
 
 
-def _usable(table: dict[str, Any] | None) -> bool:
-    return table is not None and "like" not in table
+def held(file: dict[str, Any], points: Points) -> Points:
+    """Return the rows whose series a sibling holds: the others are carried over weight formats as well."""
+    group = points.group
+    tables = module_tables(file, group.phase, group.module)
+    same = [other.name for other in siblings_of(machine_of(group.gpu), [machine_of(gpu) for gpu in tables])]
+    known = {label for gpu in same for label in _labels(tables[gpu])}
+    return points.where(np.array([str(label) in known for label in points.labels])[points.series])
+
+
+def _labels(table: dict[str, Any]) -> list[str]:
+    return list(table["floor"] if "floor" in table else table["sparse"]["own"])
 
 
 def sibling_errors(file: dict[str, Any], points: dict[Group, Points]) -> dict[str, Any]:
@@ -66,10 +75,11 @@ def sibling_errors(file: dict[str, Any], points: dict[Group, Points]) -> dict[st
     gathered: dict[tuple[str, str, str], list[Array]] = {}
     for group, some in points.items():
         kept = split(some)[0] if group.phase == "decode" else some
-        if group.phase == "prefill" and group.gpu == "H200" and group.module == "shared_layer":
-            continue  # a disturbed run: slower than the full layer of the same cell
-        off = from_siblings(file, kept)
-        if off is not None and len(kept):
+        if (group.phase, group.module, group.gpu) in DISTURBED:
+            continue
+        kept = held(file, kept)
+        off = from_siblings(file, kept) if len(kept) else None
+        if off is not None:
             key = group.phase, group.module, str(machine_of(group.gpu).major)
             gathered.setdefault(key, []).append(off)
     for (phase, module, major), parts in gathered.items():
@@ -88,7 +98,7 @@ def thin_entry(file: dict[str, Any], points: Points) -> dict[str, Any]:
     """Return the entry of a group of few rows: its nearest sibling and the median of measured over carried."""
     group = points.group
     target = machine_of(group.gpu)
-    known = [machine_of(gpu) for gpu, modules in file["decode"].items() if _usable(modules.get(group.module))]
+    known = [machine_of(gpu) for gpu in module_tables(file, "decode", group.module)]
     sibling = siblings_of(target, known)[0]
     table = carried_decode([(sibling, file["decode"][sibling.name][group.module])], target, module=group.module)
     kept = split(points)[0]

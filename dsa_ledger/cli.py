@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from dsa_ledger.cli_audit import audit
 from dsa_ledger.cli_calibrate import calibrate, profiles
+from dsa_ledger.cli_plan import plan
 from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.options import (
@@ -172,7 +174,7 @@ def schema() -> None:
     write(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
 
 
-ABOUT_A_SCENARIO = (estimate, explain, compare)
+ABOUT_A_SCENARIO = (estimate, explain, compare, plan, audit)
 OTHERS = (layers, calibrate, profiles, models, gpus, schema)
 
 

@@ -246,6 +246,19 @@ def scenario_of(asked: Asked) -> Scenario:
     from dsa_ledger.schema import Scenario
     from dsa_ledger.validation import validated
 
+    tables, faults = tables_of(asked)
+    try:
+        scenario = validated(Scenario, tables)
+    except BadInput as bad:
+        hinted = BadInput(_with_hint(fault) for fault in bad.faults)
+        faults.found.extend(named(hinted, asked).faults)
+        faults.found.extend(_unknown_names(tables, asked))
+    faults.stop_if_any()
+    return scenario
+
+
+def tables_of(asked: Asked) -> tuple[dict[str, Any], Faults]:
+    """Return the tables that file, command and options make, not yet checked, and the faults met on the way."""
     tables: dict[str, Any] = {}
     if asked.file is not None:
         from dsa_ledger.scenario_file import find, read
@@ -262,14 +275,7 @@ def scenario_of(asked: Asked) -> Scenario:
         _put(tables, option.path, value, option.name, faults)
     for text in asked.sets:
         _put_text(tables, text, asked, faults)
-    try:
-        scenario = validated(Scenario, tables)
-    except BadInput as bad:
-        hinted = BadInput(_with_hint(fault) for fault in bad.faults)
-        faults.found.extend(named(hinted, asked).faults)
-        faults.found.extend(_unknown_names(tables, asked))
-    faults.stop_if_any()
-    return scenario
+    return tables, faults
 
 
 _WANTED = {

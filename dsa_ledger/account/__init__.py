@@ -11,10 +11,10 @@ from dsa_ledger.account.headroom import post_headroom, post_prefill_headroom
 from dsa_ledger.account.model import post_model
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
-from dsa_ledger.account.step import post_load, post_step
+from dsa_ledger.account.step import post_held_requests, post_load, post_requests, post_step
 from dsa_ledger.account.verdict import judge_load, judge_weights
 from dsa_ledger.account.weights import post_checkpoint, post_layout, post_rank
-from dsa_ledger.account.worst import post_worst
+from dsa_ledger.account.worst import post_worst, post_worst_capacity
 from dsa_ledger.ledger import Ledger, Scope
 from dsa_ledger.schema import Load, Scenario
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dsa_ledger.engines.base import Build, Deployment
 
-__all__ = ["estimate"]
+__all__ = ["capacity", "estimate"]
 
 
 def _sglang(ledger: Ledger, plan: Deployment) -> None:
@@ -44,8 +44,7 @@ def estimate(scenario: Scenario) -> Ledger:
 
     Raises BadInput with every fault found, and NotModelled where no rule is known.
     """
-    still = scenario.model_copy(update={"load": Load()})
-    plan, base = _deployment(still.model_dump_json(by_alias=True, exclude_defaults=True))
+    plan, base = _still(scenario)
     ledger = base.copy()
     check_load(scenario, plan.model)
     if scenario.load.context is not None:
@@ -54,6 +53,30 @@ def estimate(scenario: Scenario) -> Ledger:
     if scenario.load.context is not None:
         judge_load(ledger, plan)
     return ledger
+
+
+def capacity(scenario: Scenario) -> Ledger:
+    """Return what decides whether a load fits, and nothing of the step: for searches over thousands of layouts.
+
+    Each entry in it is the one `estimate` posts. Raises as `estimate` does.
+    """
+    plan, base = _still(scenario)
+    ledger = base.copy()
+    check_load(scenario, plan.model)
+    if scenario.load.context is not None:
+        post_requests(ledger, plan, scenario.load)
+        for stage in plan.stages:
+            post_held_requests(Scope(ledger, stage.prefix), plan)
+        post_prefill_headroom(ledger, plan)
+    post_worst_capacity(ledger, plan)
+    if scenario.load.context is not None:
+        judge_load(ledger, plan)
+    return ledger
+
+
+def _still(scenario: Scenario) -> tuple[Deployment, Ledger]:
+    still = scenario.model_copy(update={"load": Load()})
+    return _deployment(still.model_dump_json(by_alias=True, exclude_defaults=True))
 
 
 @lru_cache(maxsize=64)

@@ -28,8 +28,8 @@ STRAGGLER = {
 }
 
 
-def post_load(ledger: Ledger, plan: Deployment, load: Load) -> None:
-    """Post the load and what a rank sees of it."""
+def post_requests(ledger: Ledger, plan: Deployment, load: Load) -> None:
+    """Post the load as asked and a rank's share of its requests."""
     ledger.given("load.batch", load.batch, Unit.REQUESTS, scenario_source("load.batch"))
     ledger.given("load.context_tokens", load.context, Unit.TOKENS, scenario_source("load.context"))
     ledger.derive(
@@ -49,6 +49,11 @@ def post_load(ledger: Ledger, plan: Deployment, load: Load) -> None:
         rows="engine.page_tokens",
         tokens_per_row="pool.tokens_per_row",
     )
+
+
+def post_load(ledger: Ledger, plan: Deployment, load: Load) -> None:
+    """Post the load and what a rank sees of it."""
+    post_requests(ledger, plan, load)
     rules = plan.step
     ledger.fact("step.request_shards", Unit.RANKS, rules.request_shards)
     ledger.derive(
@@ -131,7 +136,7 @@ def _post_experts(ledger: Ledger) -> None:
 
 def post_step(scope: Scope, plan: Deployment) -> None:
     """Post what a rank of one stage reads and writes in a step."""
-    _post_requests(scope, plan)
+    post_held_requests(scope, plan)
     _post_index_k(scope, plan)
     _post_logits(scope, plan)
     _post_main_kv(scope, plan)
@@ -139,7 +144,8 @@ def post_step(scope: Scope, plan: Deployment) -> None:
         _post_weights(scope, plan)
 
 
-def _post_requests(scope: Scope, plan: Deployment) -> None:
+def post_held_requests(scope: Scope, plan: Deployment) -> None:
+    """Post the requests of the asked context that a rank's pool holds."""
     source = engine_source(plan.release, "whole pages a request")
     scope.derive(
         "pool.requests_at_context",

@@ -28,6 +28,21 @@ WEIGHT_TOTALS = (
     "weights.always_read_bytes",
     "weights.overhead_bytes",
 )
+# What a capacity answer reads of a rank.
+CAPACITY = (
+    "cell.bytes",
+    "weights.rank_bytes",
+    "weights.draft_rank_bytes",
+    "pool.budget_bytes",
+    "pool.tokens",
+    "pool.system_tokens",
+    "pool.target_bytes",
+    "pool.draft_bytes",
+    "pool.requests_at_context",
+    "pool.longest_request_tokens",
+    "memory.headroom_bytes",
+    "memory.prefill_headroom_bytes",
+)
 
 
 def is_smallest(key: str) -> bool:
@@ -48,6 +63,22 @@ def post_worst(ledger: Ledger, plan: Deployment) -> None:
         skipped = suffix.startswith("weights.") and suffix not in WEIGHT_TOTALS
         if suffix not in ledger and not skipped:
             ledger.total(suffix, source, keys, LEAST if is_smallest(suffix) else MOST)
+    _post_alike(ledger, plan)
+
+
+def post_worst_capacity(ledger: Ledger, plan: Deployment) -> None:
+    """Post the plain keys that a capacity answer reads, without the rest of the stages' entries."""
+    if len(plan.stages) == 1:
+        return
+    source = Source("engine", "pipeline: the worst stage's own value", "")
+    for key in CAPACITY:
+        parts = [f"{stage.prefix}{key}" for stage in plan.stages]
+        if key not in ledger and parts[0] in ledger:
+            ledger.total(key, source, parts, LEAST if is_smallest(key) else MOST)
+
+
+def _post_alike(ledger: Ledger, plan: Deployment) -> None:
+    """Post a plain rank key beside each stage, where the stages do not differ in it."""
     for key in list(ledger.entries):
         if key.startswith(RANK_GROUPS) or key in RANK_KEYS:
             for stage in plan.stages:

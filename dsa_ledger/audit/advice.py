@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _FIRST_WITH_OWNERS = {"sglang": "0.5.18", "vllm": "0.24.0", "tensorrt-llm": "1.3.0rc25"}
 _INDEX_RECORD = 132
+_STORE_RAW = (10, 100, 103)  # compute capability as logs print it: Blackwell stores raw fp8 records
 _WORTH = GIB // 2  # captured logits below this are not worth a shorter context
 _FP8 = {
     "sglang": "--kv-cache-dtype fp8_e4m3",
@@ -79,7 +80,7 @@ def _bf16(seen: Seen, inferred: Inferred) -> list[str]:
     one = inferred.hypothesis
     if one is None or one.main_bytes != 1152:  # noqa: PLR2004 - the bf16 record
         return []
-    width = 576 if seen.sm and seen.sm >= 100 else 656  # noqa: PLR2004 - SM100 stores raw records
+    width = 576 if seen.sm in _STORE_RAW else 656
     slim = one._replace(main_bytes=width).cell_bytes
     return [
         f"KV is bf16: {_FP8[seen.engine]} gives x{one.cell_bytes / slim:.1f} tokens ({one.cell_bytes:,} to {slim:,} B/token)"

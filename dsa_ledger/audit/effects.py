@@ -174,10 +174,10 @@ def list_rest(reading: Reading, given: LastGiven, done: set[str], unsupported: M
 
 def take_model(reading: Reading, name: str, written: str) -> None:
     """Set the model where the catalog knows the name; a path is not opened, only its last part compared."""
-    from dsa_ledger.catalog import model_names, unmodelled_names
+    from dsa_ledger.catalog import cache_model_names, model_names, unmodelled_names
 
     last = name.rstrip("/").rpartition("/")[2].lower()
-    known = [*model_names(), *unmodelled_names()]
+    known = [*model_names(), *cache_model_names(), *unmodelled_names()]
     exact = [model for model in known if model.lower() == name.lower()]
     alike = [model for model in known if model.lower().rpartition("/")[2] == last]
     if exact or len(alike) == 1:

@@ -5,9 +5,11 @@ Most of a log is load lines; a line is looked at only where one of a few rare wo
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +37,10 @@ WORDS = (
     b"DSA",
     b"host memory",
 )
+# Once a server runs, its log grows by lines that hold none of the words; few words then tell a restart or a failure,
+# and the block before is looked at again with all of them.
+STEADY_WORDS = (b"avail mem=", b"KV Cache is", b"KV cache s", b"Tried to allocate", b"[MemUsageChange]")
+STEADY_AFTER_BYTES = 8 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
 _KEYS = ("log", "message", "msg", "MESSAGE", "text", "line", "body", "@message", "content")
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "lzma"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"))
@@ -55,6 +61,8 @@ class LogLines:
         self.name = name
         self.lines = 0
         self.cut = 0
+        self._quiet_bytes = 0  # since the last line that was looked at
+        self._before = b""  # the block before, in the steady state only looked through for the few words
 
     def __iter__(self) -> Iterator[Line]:
         """Yield the lines that hold one of the words (BadInput where the file cannot be read)."""
@@ -85,7 +93,19 @@ class LogLines:
             yield from self._in(rest + b"\n")
 
     def _in(self, block: bytes) -> Iterator[Line]:
+        if self._quiet_bytes >= STEADY_AFTER_BYTES and not any(word in block for word in STEADY_WORDS):
+            self.lines += block.count(b"\n")
+            self._before = block
+            return
+        if self._before:
+            again, self._before = self._before, b""
+            self.lines -= again.count(b"\n")
+            yield from self._searched(again)
+        yield from self._searched(block)
+
+    def _searched(self, block: bytes) -> Iterator[Line]:
         starts = sorted(_line_starts(block))
+        self._quiet_bytes = 0 if starts else self._quiet_bytes + len(block)
         counted = 0
         for start in starts:
             self.lines += block.count(b"\n", counted, start)
@@ -152,30 +172,27 @@ def _message(text: str) -> str | None:
     return None
 
 
-def _opened(name: str) -> IO[bytes]:
+@contextmanager
+def _opened(name: str) -> Iterator[IO[bytes]]:
+    """Open a path or standard input as plain bytes, decompressed where its first bytes say so."""
     if name == "-":
-        return _decompressed(sys.stdin.buffer, name)
+        yield _decompressed(sys.stdin.buffer, name)
+        return
     path = Path(name)
     if not path.is_file():
         raise BadInput([Fault("LOG", name[-64:], "no regular file" if path.exists() else "no such file")])
-    return _decompressed(path.open("rb"), name)
+    with path.open("rb") as file, closing(_decompressed(file, name)) as plain:
+        yield plain
 
 
 def _decompressed(file: Any, name: str) -> Any:
-    """Return a reader of plain bytes, told by the first bytes, not by the name."""
     start = file.peek(6)[:6] if hasattr(file, "peek") else b""
     kind = next((kind for magic, kind in _MAGIC if start.startswith(magic)), None)
     if kind is None:
         return file
+    module = "compression.zstd" if kind == "zstd" else kind  # from Python 3.14
     try:
-        if kind == "zstd":
-            from compression import zstd  # type: ignore[import-not-found]  # Python 3.14
-
-            return zstd.open(file)
-        import importlib
-
-        return importlib.import_module(kind).open(file)
+        return importlib.import_module(module).open(file)
     except ImportError:
-        raise BadInput(
-            [Fault("LOG", name[-64:], f"no {kind} in this Python: pipe it in, `zstd -dc LOG | ... -`")]
-        ) from None
+        expected = f"a log that this Python can unpack; it has no {kind}: zstd -dc LOG | dsa-ledger audit -"
+        raise BadInput([Fault("LOG", name[-64:], expected)]) from None

@@ -17,7 +17,7 @@ def _arrays(*values: Any) -> bool:
 
 def most(first: Any, second: Any) -> Any:
     """Return the larger of two values, element by element."""
-    if _arrays(first, second):
+    if hasattr(first, "dtype") or hasattr(second, "dtype"):
         import numpy as np
 
         return np.maximum(first, second)
@@ -26,7 +26,7 @@ def most(first: Any, second: Any) -> Any:
 
 def least(first: Any, second: Any) -> Any:
     """Return the smaller of two values, element by element."""
-    if _arrays(first, second):
+    if hasattr(first, "dtype") or hasattr(second, "dtype"):
         import numpy as np
 
         return np.minimum(first, second)

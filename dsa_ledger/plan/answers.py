@@ -47,6 +47,7 @@ class Answer:
     changes: tuple[Tried, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     notes: tuple[str, ...] = ()
+    why_not: str = ""
 
     @property
     def holds(self) -> bool:
@@ -69,12 +70,14 @@ def largest_context(scenario: Scenario) -> Answer:
     value = _longest(lambda tokens: attempt(_at_context(scenario, tokens)).fits, most)
     asked = max(stated) if stated else None
     outcome = attempt(_at_context(scenario, max(value, 1)))
-    found: list[Tried] = []
-    if value < (asked or 1):
-        found = nearest(_at_context(scenario, asked or 1), lambda outcome: outcome.fits)
-    return Answer(
-        "largest context", value, "tokens", asked, outcome, first_to_break(outcome), tuple(found), (), notes(outcome)
-    )
+    found, why = _nearest(_at_context(scenario, asked or 1), lambda _: True) if value < (asked or 1) else ([], "")
+    said = first_to_break(outcome)
+    return Answer("largest context", value, "tokens", asked, outcome, said, tuple(found), (), notes(outcome), why)
+
+
+def _nearest(wanted: Scenario, suits: Callable[[Outcome], bool]) -> tuple[list[Tried], str]:
+    """Return the changes that make a wish fit, and why it does not as it is."""
+    return nearest(wanted, lambda outcome: outcome.fits and suits(outcome)), attempt(wanted).why_not
 
 
 def _at_context(scenario: Scenario, tokens: int) -> Scenario:
@@ -108,12 +111,12 @@ def max_concurrency(scenario: Scenario) -> Answer:
     asked = batch if batch > 1 else None
     outcome = attempt(changed(one, load={"batch": max(value, 1)}))
     found: list[Tried] = []
+    why = ""
     if value < (asked or 1):
         wanted = changed(scenario, load={"new_tokens": None})
-        found = nearest(wanted, lambda outcome: outcome.fits and _runs(outcome, asked or 1))
-    return Answer(
-        "most requests", value, "requests", asked, outcome, first_to_break(outcome), tuple(found), (), notes(outcome)
-    )
+        found, why = _nearest(wanted, lambda outcome: _runs(outcome, asked or 1))
+    said = first_to_break(outcome)
+    return Answer("most requests", value, "requests", asked, outcome, said, tuple(found), (), notes(outcome), why)
 
 
 def _runs(outcome: Outcome, requests: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsa_ledger.account import estimate
+from dsa_ledger.account import capacity, estimate
 from dsa_ledger.errors import BadInput, NotModelled
 
 if TYPE_CHECKING:
@@ -47,10 +47,13 @@ class Outcome(NamedTuple):
         return self.ledger[key] if self.ledger is not None and key in self.ledger else None
 
 
-def attempt(scenario: Scenario) -> Outcome:
-    """Return the outcome of a scenario; expected failures are outcomes, a bug goes through."""
+def attempt(scenario: Scenario, *, whole: bool = True) -> Outcome:
+    """Return the outcome of a scenario; expected failures are outcomes, a bug goes through.
+
+    Without `whole` the ledger has no step: enough to tell whether it fits.
+    """
     try:
-        return Outcome(scenario, estimate(scenario), "")
+        return Outcome(scenario, estimate(scenario) if whole else capacity(scenario), "")
     except BadInput as bad:
         return Outcome(scenario, None, "; ".join(bad.lines()))
     except NotModelled as gap:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.matrix import WORDS
 from dsa_ledger.plan.growth import concurrency, first_to_break
-from dsa_ledger.plan.layouts import Layout, layouts, whole_experts
+from dsa_ledger.plan.answers import need_context
+from dsa_ledger.plan.layouts import Layout, layouts, powers, whole_experts
 from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL, Outcome, attempt, changed
-from dsa_ledger.schema import Observed
+from dsa_ledger.schema import Load, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Goal = Literal["requests", "context", "step", "gpus"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
+MOST_GPUS = 64
 FORMATS = ("auto", "bf16", "fp8", "fp8_ds_mla", "nvfp4")
 STEP_LOW, STEP_HIGH, STEP = "time.step_low_s", "time.step_high_s", "time.step_s"
 
@@ -92,20 +94,36 @@ class Ranking:
 
 
 def rank(
-    scenario: Scenario, machines: Sequence[Machine], engines: Sequence[Engine], formats: Sequence[str], goal: Goal
+    scenario: Scenario,
+    machines: Sequence[Machine],
+    engines: Sequence[Engine],
+    formats: Sequence[str],
+    goal: Goal,
+    top: int = 10,
 ) -> Ranking:
-    """Return the ranking; the load asked is that of all servers together (BadInput, NotModelled where none answers)."""
+    """Return the ranking; the load asked is that of all servers together (BadInput, NotModelled where none answers).
+
+    The first `top` deployments carry whole ledgers, the others what decides whether they fit.
+    """
     found = list(_tried(scenario, machines, engines, formats))
     fits = [one for one in found if one.outcome.fits]
+    if goal == "step":
+        fits = [_whole(one) for one in fits]
     short = [one for one in found if one.outcome.ledger is not None and not one.outcome.fits]
     refused = Counter(_short_reason(one.outcome.reason) for one in found if one.outcome.ledger is None)
     if found and len(refused) and not fits and not short:
         _raise_all_refused(found)
     if goal == "step" and not any(one.pessimistic_s is not None for one in fits) and fits:
         raise NotModelled("step time", fits[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
-    best = sorted(_distinct(fits), key=lambda one: _order(one, goal))
+    best = sorted(fits, key=lambda one: _order(one, goal))
+    best[:top] = [_whole(one) for one in best[:top]]
     short.sort(key=lambda one: _missing_share(one))
     return Ranking(scenario, goal, tuple(machines), len(found), tuple(best), tuple(refused.most_common()), tuple(short))
+
+
+def _whole(one: Deployment) -> Deployment:
+    """Return a deployment with its whole ledger."""
+    return replace(one, outcome=attempt(one.outcome.scenario))
 
 
 def _tried(
@@ -113,33 +131,51 @@ def _tried(
 ) -> Iterator[Deployment]:
     """Yield every deployment; formats innermost, because they share the weights of a layout."""
     for machine in machines:
+        as_seen = machine == Machine(gpu_name(scenario), ranks_of_server(scenario))
+        gpu = scenario.gpu if machine.gpu == gpu_name(scenario) else machine.gpu
         for engine in engines:
-            words = dict.fromkeys(WORDS.get(word.lower(), {}).get(engine.name, word) for word in formats)
-            seen = ranks_of_server(scenario) == machine.gpus and machine.gpu == _gpu_name(scenario)
-            for layout in layouts(engine.name, machine.gpus):
-                kept = scenario.observed if seen and layout.sharding == _plain(scenario) else Observed()
+            cuts = list(layouts(engine.name, machine.gpus))
+            asked = scenario.model_copy(update={"engine": engine, "gpu": gpu, "gpus": None, "observed": Observed()})
+            words, refused = _words(asked, machine, cuts[-1], formats)
+            yield from refused
+            whole: set[int] = set()  # slices of the experts that would cut a quantisation block
+            for layout in cuts:
+                seen = as_seen and layout.sharding == scenario.sharding.model_copy(update={"ep": 1})
+                update = {"sharding": layout.sharding, "load": _share(scenario, layout)}
+                update |= {"observed": scenario.observed} if seen else {}
                 for word in words:
-                    asked = scenario.model_copy(
-                        update={
-                            "engine": engine,
-                            "kv_dtype": word,
-                            "gpu": machine.gpu if not seen else scenario.gpu,
-                            "gpus": None,
-                            "sharding": layout.sharding,
-                            "observed": kept,
-                            "load": _share(scenario, layout),
-                        }
-                    )
-                    yield _one(machine, layout, asked)
+                    yield _one(machine, layout, asked.model_copy(update=update | {"kv_dtype": word}), whole)
 
 
-def _one(machine: Machine, layout: Layout, asked: Scenario) -> Deployment:
+def _words(
+    asked: Scenario, machine: Machine, layout: Layout, formats: Sequence[str]
+) -> tuple[list[str], list[Deployment]]:
+    """Return the words that mean records of their own here, and the outcomes of those that the engine refuses."""
+    kept: dict[Any, str] = {}
+    refused: list[Deployment] = []
+    ranks = machine.gpus if asked.engine.name == "tensorrt-llm" else min(8, machine.gpus)
+    plain = layout.sharding.model_copy(update={"tp": ranks, "pp": 1, "dcp": 1, "dp_attention": 1, "ep": ranks})
+    for word in dict.fromkeys(WORDS.get(word.lower(), {}).get(asked.engine.name, word) for word in formats):
+        probe = asked.model_copy(update={"kv_dtype": word, "sharding": plain, "load": Load()})
+        outcome = attempt(probe, whole=False)
+        if outcome.ledger is None and "kv_dtype" in outcome.reason:
+            refused.append(Deployment(machine, layout, outcome))
+        else:
+            kept.setdefault(outcome.value("record.main_kv_bytes") or word, word)
+    return list(kept.values()), refused
+
+
+def _one(machine: Machine, layout: Layout, asked: Scenario, whole: set[int]) -> Deployment:
     """Return a layout's outcome, with whole experts where slices would cut a quantisation block."""
-    outcome = attempt(asked)
-    if outcome.ledger is None and "experts of" in outcome.reason:
-        cut = whole_experts(asked.engine.name, layout.sharding)
-        layout, outcome = layout._replace(sharding=cut), attempt(changed(asked, sharding=cut))
-    return Deployment(machine, layout, outcome)
+    cut, name = layout.sharding, asked.engine.name
+    slices = cut.tp * (cut.dp_attention if name == "vllm" else 1)
+    if slices not in whole:
+        outcome = attempt(asked, whole=False)
+        if outcome.ledger is not None or "experts of" not in outcome.reason:
+            return Deployment(machine, layout, outcome)
+        whole.add(slices)
+    cut = whole_experts(name, cut)
+    return Deployment(machine, layout._replace(sharding=cut), attempt(changed(asked, sharding=cut), whole=False))
 
 
 def _share(scenario: Scenario, layout: Layout) -> Any:
@@ -147,22 +183,29 @@ def _share(scenario: Scenario, layout: Layout) -> Any:
     return scenario.load.model_copy(update={"batch": -(-scenario.load.batch // layout.servers), "new_tokens": None})
 
 
-def _gpu_name(scenario: Scenario) -> str:
+def gpu_name(scenario: Scenario) -> str:
+    """Return the name of the scenario's GPU."""
     return scenario.gpu if isinstance(scenario.gpu, str) else scenario.gpu.name
 
 
-def _plain(scenario: Scenario) -> Any:
-    return scenario.sharding.model_copy(update={"ep": 1})
-
-
-def _distinct(found: Iterable[Deployment]) -> list[Deployment]:
-    """Return deployments without those whose KV word means the same record as an earlier word's."""
-    kept: dict[tuple[Any, ...], Deployment] = {}
-    for one in found:
-        case = one.outcome.scenario
-        record = one.outcome.value("record.main_kv_bytes")
-        kept.setdefault((one.machine, case.engine.name, case.engine.version, one.layout, record), one)
-    return list(kept.values())
+def smallest_machines(
+    scenario: Scenario, gpus: Sequence[str], engines: Sequence[Engine], formats: Sequence[str]
+) -> list[Ranking]:
+    """Return for each kind of GPU the ranking of the fewest that hold the load, or of the most tried where none do."""
+    need_context(scenario)
+    rankings = []
+    for gpu in gpus:
+        ranking = None
+        for count in powers(MOST_GPUS):
+            try:
+                ranking = rank(scenario, [Machine(gpu, count)], engines, formats, "gpus", top=1)
+            except BadInput:
+                continue  # so few GPUs cannot be cut in a way that the engine takes
+            if ranking.best:
+                break
+        if ranking is not None:
+            rankings.append(ranking)
+    return rankings
 
 
 def _order(one: Deployment, goal: Goal) -> tuple[Any, ...]:

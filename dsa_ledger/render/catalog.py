@@ -6,6 +6,8 @@ from typing import Any
 
 from dsa_ledger.catalog import cache_model_names, gpu_names, load_gpu, load_model, model_names
 
+WIDEST_NAME = 36
+
 
 def model_rows() -> list[dict[str, Any]]:
     """Return the key facts of each catalog model."""
@@ -14,12 +16,13 @@ def model_rows() -> list[dict[str, Any]]:
         model = load_model(name, {})
         rows.append(
             {
-                "name": name,
+                # `--model` takes a name without its organisation; the longest would break the table's columns.
+                "name": name if len(name) <= WIDEST_NAME else name.rpartition("/")[2],
                 "layers": model.layers,
                 "draft": model.draft_layers,
                 "experts": model.experts,
                 "max_tokens": model.max_position,
-                "format": model.quant_method.replace("none", "bf16") if model.weights_modelled else "caches only",
+                "format": model.quant_method.replace("none", "bf16") if model.weights_modelled else "caches",
             }
         )
     return rows

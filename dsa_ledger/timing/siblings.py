@@ -12,7 +12,7 @@ from dsa_ledger.timing.evaluate import PRIOR_ETA, SCORE_BYTES, TOPK, between
 from dsa_ledger.timing.shapes import FAMILIES, RECORD_BYTES, attention_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Machine(NamedTuple):
@@ -33,6 +33,34 @@ def siblings_of(machine: Machine, known: Sequence[Machine]) -> list[Machine]:
     same = [other for other in known if other.major == machine.major and other.name != machine.name]
     preferred = [other for other in same if other.name in PREFERRED.get(machine.name, ())]
     return preferred or same
+
+
+DISTURBED = {("prefill", "shared_layer", "H200")}  # taken on a busy machine: slower than the full layer of the same cell
+
+
+def host_cpu(gpu: str) -> str:
+    """Return the CPU family that launches a GPU's kernels."""
+    return "grace" if gpu.startswith("G") else "x86"
+
+
+def carried_prefill(tables: Mapping[str, dict[str, Any]], some: Sequence[Machine], target: Machine) -> dict[str, Any]:
+    """Return the prefill table of one sibling, with the host constants of the machines that have the target's CPU.
+
+    `tables` holds the module's table of each measured GPU, `some` the siblings.
+    """
+    nearest = min(some, key=lambda other: (host_cpu(other.name) != host_cpu(target.name), abs(other.peak - target.peak)))
+    base = tables[nearest.name]
+    hosts = [table for name, table in tables.items() if host_cpu(name) == host_cpu(target.name) and name != target.name]
+    result = dict(base)
+    for path in ("sparse", "dense"):
+        if path in base:
+            seen = {
+                label: [table[path]["host"][label] for table in hosts if label in table.get(path, {}).get("host", {})]
+                for label in base[path]["host"]
+            }
+            host = {label: _mean(seen[label] or [value]) for label, value in base[path]["host"].items()}
+            result[path] = base[path] | {"host": host}
+    return result
 
 
 def carried_decode(tables: Sequence[tuple[Machine, dict[str, Any]]], target: Machine, *, module: str) -> dict[str, Any]:

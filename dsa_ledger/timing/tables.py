@@ -6,12 +6,16 @@ import json
 from functools import cache
 from importlib import resources
 from itertools import accumulate
+from math import exp
 from typing import Any, NamedTuple
 
 from dsa_ledger.catalog import load_gpu
-from dsa_ledger.timing.siblings import Machine, carried_decode, siblings_of
+from dsa_ledger.timing.siblings import DISTURBED, Machine, carried_decode, carried_prefill, siblings_of
 
 MICROSECONDS = 1e6
+STEPS_PER_FOLD = 200  # a floor is stored in steps of 0.5%: 200 to each factor of e
+TENTHS = 10
+EXPANDED = ("floor", "gather", "growth", "eager", "host", "own", "correction")  # made on loading
 
 
 class Chosen(NamedTuple):
@@ -45,16 +49,38 @@ def load(engine: str, version: str) -> dict[str, Any]:
     """Return the coefficient file of an engine version."""
     text = resources.files(__package__).joinpath("tables", f"{engine}-{version}.json").read_text(encoding="ascii")
     found: dict[str, Any] = json.loads(text)
-    for modules in found["decode"].values():
-        modules.update({module: expanded_table(table) for module, table in modules.items()})
+    names = found["labels"]
+    for phase in ("decode", "prefill"):
+        for modules in found[phase].values():
+            modules.update({module: expanded_table(table, names) for module, table in modules.items()})
     return found
 
 
-def expanded_table(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table with its growth summed up from the stored differences."""
-    stored = table.get("growth_steps", {})
-    growth = {kind: [list(accumulate(row)) for row in rows] for kind, rows in stored.items()}
-    return table | {"growth": growth} if growth else table
+def expanded_table(table: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
+    """Return a stored table as it is evaluated, in microseconds: series by name, sums instead of differences.
+
+    `names` is the file's list of series where the table gives places in it.
+    """
+    result = dict(table)
+    for path in ("sparse", "dense"):
+        if path in table:
+            result[path] = expanded_table(table[path], names)
+    if "labels" not in table:
+        return result
+    labels = table["labels"] if names is None else [names[place] for place in table["labels"]]
+    if "floor_folds" in table:
+        floors = [[exp(sum_ / STEPS_PER_FOLD) for sum_ in accumulate(row)] for row in table["floor_folds"]]
+        result["floor"] = dict(zip(labels, floors, strict=True))
+        result["gather"] = {key: [value / TENTHS for value in row] for key, row in table["gather_tenths"].items()}
+        result["growth"] = {
+            kind: [[sum_ / TENTHS for sum_ in accumulate(row)] for row in rows]
+            for kind, rows in table["growth_steps"].items()
+        }
+        result["eager"] = dict(zip(labels, table.get("eager_us", ()), strict=False))
+    else:
+        for part in ("host", "own", "correction"):
+            result[part] = dict(zip(labels, table[f"{part}_of"], strict=True))
+    return result
 
 
 def choose(file: dict[str, Any], phase: str, module: str, machine: Machine) -> Chosen | None:
@@ -63,7 +89,7 @@ def choose(file: dict[str, Any], phase: str, module: str, machine: Machine) -> C
     entry = modules.get(module)
     if entry and "like" not in entry:
         return Chosen(entry, tuple(entry["interval"]), (machine.name,))
-    known = [machine_of(gpu) for gpu, found in file[phase].items() if "like" not in found.get(module, {"like": ""})]
+    known = [machine_of(gpu) for gpu in module_tables(file, phase, module)]
     if entry:
         near = machine_of(entry["like"])
         carried = carried_decode([(near, file[phase][near.name][module])], machine, module=module)
@@ -75,10 +101,20 @@ def choose(file: dict[str, Any], phase: str, module: str, machine: Machine) -> C
     quality = file["siblings"].get(phase, {}).get(module, {}).get(str(machine.major))
     interval = tuple(quality["interval"]) if quality else (0.7, 1.4)
     names = tuple(other.name for other in some)
+    tables = module_tables(file, phase, module)
     if phase == "prefill":
-        return Chosen(file[phase][some[0].name][module], interval, names[:1])
-    tables = [(other, file[phase][other.name][module]) for other in some]
-    return Chosen(carried_decode(tables, machine, module=module), interval, names)
+        return Chosen(carried_prefill(tables, some, machine), interval, names)
+    pairs = [(other, tables[other.name]) for other in some]
+    return Chosen(carried_decode(pairs, machine, module=module), interval, names)
+
+
+def module_tables(file: dict[str, Any], phase: str, module: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of a module by GPU that others may be carried from."""
+    return {
+        gpu: modules[module]
+        for gpu, modules in file[phase].items()
+        if module in modules and "like" not in modules[module] and (phase, module, gpu) not in DISTURBED
+    }
 
 
 def _scaled(table: dict[str, Any], factor: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def host(tmp_path_factory) -> kernel_host.Host:
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     library = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    kernel_host.compile_for_host(build.SOURCE, library)
+    kernel_host.compile_for_host(build.SOURCE, library, level=1)
     return kernel_host.Host(library)
 
 

@@ -1,0 +1,112 @@
+"""What `plan` is asked beside the scenario, as text, read and checked: machines, engines, formats, goal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsa_ledger.account.deploy import ranks_of_server
+from dsa_ledger.catalog import gpu_names
+from dsa_ledger.engines.releases import READ
+from dsa_ledger.errors import Faults, nearest
+from dsa_ledger.matrix import engines_named
+from dsa_ledger.plan.ranking import FORMATS, GOALS, MOST_GPUS, Goal, Machine, Ranking, gpu_name, rank, smallest_machines
+from dsa_ledger.schema import Engine
+
+if TYPE_CHECKING:
+    from dsa_ledger.schema import Scenario
+
+ANY = "any"
+MOST_OF_ONE = 4096
+_MACHINE = re.compile(r"(?:(\d{1,5})\s*[x*]\s*)?([A-Za-z][\w.-]*)")
+
+
+class Question(NamedTuple):
+    """The options of a ranking as given; empty means the scenario's own."""
+
+    machines: str = ""
+    engines: str = ""
+    kv_dtypes: str = ""
+    goal: str = ""
+    top: int = 10
+
+    def ranking(self, scenario: Scenario) -> Ranking:
+        """Return the ranking (BadInput with every fault, NotModelled)."""
+        faults = Faults()
+        machines = self._machines(scenario, faults)
+        goal = self._goal(scenario, faults)
+        engines, formats = self._engines(scenario, faults), self._formats(scenario)
+        faults.stop_if_any()
+        return rank(scenario, machines, engines, formats, goal, self.top)
+
+    def smallest(self, scenario: Scenario) -> list[Ranking]:
+        """Return for each kind of GPU asked the fewest that hold the load (BadInput)."""
+        faults = Faults()
+        machines = self._machines(scenario.model_copy(update={"gpus": MOST_GPUS}), faults)
+        engines, formats = self._engines(scenario, faults), self._formats(scenario)
+        faults.stop_if_any()
+        names = list(dict.fromkeys(machine.gpu for machine in machines))
+        return smallest_machines(scenario, names, engines, formats)
+
+    def _machines(self, scenario: Scenario, faults: Faults) -> list[Machine]:
+        own = gpu_name(scenario)
+        count = scenario.gpus or ranks_of_server(scenario)
+        if not self.machines.strip():
+            faults.require(
+                count > 1 or scenario.gpus is not None,
+                "gpus (--gpus)",
+                None,
+                "how many GPUs to lay out: --gpus N, or --machines 8xH200,4xGB300",
+            )
+            faults.require(count <= MOST_OF_ONE, "gpus (--gpus)", count, f"at most {MOST_OF_ONE} to lay out")
+            return [Machine(own, count)]
+        if self.machines.strip().lower() == ANY:
+            return [Machine(name, count) for name in gpu_names()]
+        found = []
+        for word in filter(None, map(str.strip, self.machines.split(","))):
+            hit = _MACHINE.fullmatch(word)
+            name = hit[2] if hit else word
+            known = name in gpu_names() or name == own
+            faults.require(known, "--machines", word, f"8xH200 or the like; {nearest(name, gpu_names())}")
+            gpus = int(hit[1]) if hit and hit[1] else count
+            faults.require(1 <= gpus <= MOST_OF_ONE, "--machines", word, f"1 to {MOST_OF_ONE} GPUs")
+            found.append(Machine(name, gpus))
+        return found
+
+    def _goal(self, scenario: Scenario, faults: Faults) -> Goal:
+        own: Goal = "requests" if scenario.load.context is not None else "context"
+        if not self.goal:
+            return own
+        hit = next((goal for goal in GOALS if goal == self.goal), None)
+        faults.require(hit is not None, "--goal", self.goal, nearest(self.goal, GOALS))
+        needs = self.goal in ("requests", "step") and scenario.load.context is None
+        faults.require(
+            not needs, "load.context (--context)", None, f"the tokens of one request, for --goal {self.goal}"
+        )
+        return hit or own
+
+    def _engines(self, scenario: Scenario, faults: Faults) -> list[Engine]:
+        if not self.engines.strip():
+            return [_versioned(scenario.engine)]
+        if self.engines.strip().lower() == ANY:
+            return [_versioned(Engine(name=name)) for name in READ]
+        names = [word.strip() for word in self.engines.split(",") if word.strip()]
+        bare = [word for word in names if "@" not in word]
+        known = [word for word in bare if word.lower().replace("trtllm", "tensorrt-llm") in READ]
+        for word in bare:
+            faults.require(word in known, "--engines", word, nearest(word, READ))
+        exact = engines_named(",".join(word for word in names if "@" in word)) if len(bare) < len(names) else []
+        newest = [_versioned(Engine.model_validate(word)) for word in known]
+        return [*newest, *exact]
+
+    def _formats(self, scenario: Scenario) -> list[str]:
+        if not self.kv_dtypes.strip():
+            return [scenario.kv_dtype]
+        if self.kv_dtypes.strip().lower() == ANY:
+            return list(FORMATS)
+        return [word.strip() for word in self.kv_dtypes.split(",") if word.strip()]
+
+
+def _versioned(engine: Engine) -> Engine:
+    """Return the engine with the newest version read where it names none."""
+    return engine if engine.version else Engine(name=engine.name, version=list(READ[engine.name])[-1])
