@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calib.points import first_eager_batch, l2_bytes, multiprocessors, peak_bytes_per_us
+from calib.points import first_eager_batch
 from calib.smooth import Part, Smoother, medians, nonnegative, require_points
+from dsa_ledger.timing.tables import machine_of
 
 if TYPE_CHECKING:
     from calib.points import Points
@@ -43,7 +44,8 @@ def is_mixed(points: Points) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 def law_terms(batch: Array, tokens: Array, gpu: str) -> Array:
     """Return the terms of the growth law, one column each; every coefficient is microseconds and at least 0."""
-    waves = np.ceil(batch / multiprocessors(gpu))
+    machine = machine_of(gpu)
+    waves = np.ceil(batch / machine.processors)
     gathered = np.minimum(tokens, TOPK) / TOPK
     octaves = np.log2(np.maximum(batch, 1))
     launched = (tokens >= TOPK) * 1.0
@@ -53,7 +55,7 @@ def law_terms(batch: Array, tokens: Array, gpu: str) -> Array:
     columns += [launched, launched * octaves, launched * batch / 100]
     columns += [beyond * waves / 1e4, beyond * batch / 1e5]
     columns += [np.maximum(tokens - knot, 0.0) * waves / 1e4 for knot in KNOTS]
-    columns += [np.maximum(footprint - share * l2_bytes(gpu), 0.0) / 1e8 for share in (0.5, 1.0)]
+    columns += [np.maximum(footprint - share * machine.l2_bytes, 0.0) / 1e8 for share in (0.5, 1.0)]
     return np.stack(columns, axis=1)
 
 
@@ -171,7 +173,7 @@ class DecodeFit:
         measured = self.measured[kind]
         table = np.zeros((len(self.batches), len(nodes)))
         scores = self.module == "full_layer"
-        price = SCORE_BYTES / (PRIOR_ETA * peak_bytes_per_us(self.gpu)) if scores else 0.0
+        price = SCORE_BYTES / (PRIOR_ETA * machine_of(self.gpu).peak) if scores else 0.0
         for row, batch in enumerate(self.batches):
             same = np.full(len(nodes), batch)
             raw = self._growth(index, same, nodes, self.typical(index, same, nodes))

@@ -22,9 +22,10 @@ from calib.decode_fit import DecodeFit, eager_constants, split
 from calib.points import first_eager_batch, points_of
 from calib.prefill_fit import PrefillFit, is_dense
 from calib.siblings import sibling_errors, thin_entry
+from calib.stored import decode_table, prefill_path, whole
 from dsa_ledger.errors import BadInput
 from dsa_ledger.timing import measured
-from dsa_ledger.timing.tables import EXPANDED, STEPS_PER_FOLD, TENTHS, expanded_table
+from dsa_ledger.timing.tables import EXPANDED, expanded_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,16 +34,6 @@ if TYPE_CHECKING:
     from calib.smooth import Array
     from dsa_ledger.timing.measured import Group, Row
 
-STEP = 250  # a stored correction counts four permille
-NODES = {
-    "sglang": (1, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
-    "vllm": (2, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
-    "tensorrt-llm": (2, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
-}
-PREFILL_TOKENS = tuple(512 << octave for octave in range(9))
-PREFILL_NEW = {"sglang": (512, 2048, 16384), "vllm": (512, 1024, 2048, 4096, 8192, 16384)}
-KERNEL_NEW = (512, 4096)
-PREFILL_PREFIX = (0, 1024, 4096, 16384, 65536, 131072, 204800, 1048576)
 THIN = 300  # rows of a layer below which a sibling is scaled instead
 TAILS = (0.045, 0.955)
 SOURCE = {
@@ -57,30 +48,19 @@ LIMITS = (
 )
 
 
-def whole(values: Array, factor: int = 1) -> Any:
-    """Return values times a factor as whole numbers."""
-    return np.rint(np.asarray(values) * factor).astype(int).tolist()
-
-
-def steps(rows: Array) -> Any:
-    """Return each row of microseconds as its differences in tenths, which `dsa_ledger.timing.tables` sums up again."""
-    return np.diff(np.maximum.accumulate(np.rint(rows * TENTHS), axis=1).clip(min=0), axis=1, prepend=0).astype(int).tolist()
-
-
-def folds(rows: Array) -> Any:
-    """Return each row of microseconds as differences of its logarithm, in steps of 0.5%."""
-    return np.diff(np.rint(STEPS_PER_FOLD * np.log(rows)), axis=1, prepend=0).astype(int).tolist()
+def tails(off: Array) -> list[float]:
+    """Return the ends of the central 90% (and a little) of measured over predicted."""
+    return [round(float(end), 3) for end in np.quantile(1 / (1 + off), TAILS)]
 
 
 def quality(off: Array, points: Points) -> dict[str, Any]:
     """Return errors of left-out points, the interval they give, and the measured range."""
     share = np.abs(off)
-    low, high = np.quantile(1 / (1 + off), TAILS)
     return {
         "rows": len(points),
         "median_error": round(float(np.median(share)), 4),
         "p95_error": round(float(np.quantile(share, 0.95)), 4),
-        "interval": [round(float(low), 3), round(float(high), 3)],
+        "interval": tails(off),
         "longest": int((points.prefix + (points.new if points.group.phase == "prefill" else 0)).max()),
         "batch_range": [int(points.batch.min()), int(points.batch.max())],
         "rows_times_tokens": int((points.batch * points.prefix).max()),
@@ -90,22 +70,14 @@ def quality(off: Array, points: Points) -> dict[str, Any]:
 def decode_entry(points: Points) -> dict[str, Any]:
     """Return the coefficients of one decode group."""
     kept, eager, _ = split(points)
-    fit = DecodeFit(kept)
-    nodes = NODES[points.group.engine]
-    growth = fit.growth_table(np.array(nodes, dtype=np.float64))
-    entry: dict[str, Any] = {
-        "batches": fit.batches.astype(int).tolist(),
-        "tokens": list(nodes),
-        "labels": list(map(str, fit.labels)),
-        "floor_folds": folds(fit.floor),
-        "gather_tenths": {f"{kind} {heads}": whole(fit.gather[index], TENTHS) for index, (kind, heads) in enumerate(fit.heads)},
-        "growth_steps": {kind: steps(table) for kind, table in growth.items()},
-    }
+    entry = decode_table(DecodeFit(kept), points.group.engine) | quality(leave_out.cells(kept), kept)
     if len(eager):
         constants = eager_constants(eager)
+        off = constants[eager.series] / eager.us - 1
         entry["eager_from"] = int(first_eager_batch(points.group))
         entry["eager_us"] = whole(constants)
-    return entry | quality(leave_out.cells(kept), kept)
+        entry["eager_interval"] = tails(off)
+    return entry
 
 
 def prefill_entry(points: Points) -> dict[str, Any]:
@@ -119,29 +91,6 @@ def prefill_entry(points: Points) -> dict[str, Any]:
             off[chosen] = leave_out.cells(part)
             entry[name] = prefill_path(PrefillFit(part, dense=name == "dense"), part) | quality(off[chosen], part)
     return entry | quality(off, points)
-
-
-def prefill_path(fit: PrefillFit, points: Points) -> dict[str, Any]:
-    """Return host constants, law and corrections (on a grid of new tokens, tokens and prefix)."""
-    used = sorted({int(index) for index in points.series})
-    count = len(fit.labels)
-    prefixes = [prefix for prefix in PREFILL_PREFIX if prefix <= 2 * points.prefix.max()] or [0]
-    tokens = [number for number in PREFILL_TOKENS if number <= (points.batch * points.new).max()]
-    nodes = PREFILL_NEW[points.group.engine] if points.group.module in measured.LAYERS else KERNEL_NEW
-    new = [number for number in nodes if number <= min(2 * points.new.max(), tokens[-1])]
-    # A request has at least its new tokens: the grid holds no fewer.
-    grid = np.array([(t, n, p) for n in new for t in tokens if t >= n for p in prefixes], dtype=np.float64)
-    place = (grid[:, 0] / grid[:, 1], grid[:, 1], grid[:, 2])
-    return {
-        "labels": [str(fit.labels[index]) for index in used],
-        "host_of": whole(fit.host[used]),
-        "own_of": [[round(float(fit.law[k]), 3) for k in (index, count + index)] for index in used],
-        "law": [round(float(value), 4) for value in fit.law[2 * count :]],
-        "tokens": tokens,
-        "new": new,
-        "prefix": prefixes,
-        "correction_of": [whole(fit.correction(index, *place), STEP) for index in used],
-    }
 
 
 def tables(groups: dict[Group, list[Row]]) -> dict[tuple[str, str], dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from calib.decode_fit import DecodeFit
 from calib.prefill_fit import PrefillFit, is_dense
+from calib.stored import decode_table, predicted_decode, predicted_prefill, prefill_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +24,13 @@ SEED = 0
 
 
 def model_of(points: Points) -> Callable[[Points], Array]:
-    """Return the predictor fitted to the points."""
+    """Return the predictor fitted to the points, through the coefficients as they would be stored."""
     if points.group.phase == "decode":
-        return DecodeFit(points).predict
-    return PrefillFit(points, dense=bool(is_dense(points).all())).predict
+        table = decode_table(DecodeFit(points), points.group.engine)
+        return lambda some: predicted_decode(table, some)
+    dense = bool(is_dense(points).all())
+    path = prefill_path(PrefillFit(points, dense=dense), points)
+    return lambda some: predicted_prefill({"dense" if dense else "sparse": path}, some)
 
 
 def by_fold(points: Points, fold: Indices) -> Array:

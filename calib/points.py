@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dsa_ledger.catalog import load_gpu
 from dsa_ledger.timing.measured import LAYERS, family_of
+from dsa_ledger.timing.tables import machine_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsa_ledger.timing.measured import Group, Row
 
 MICROSECOND = 1e-6
+HOPPER = 9  # major compute capability
 
 
 class Label(NamedTuple):
@@ -69,26 +70,6 @@ def points_of(group: Group, rows: Sequence[Row]) -> Points:
     return Points(group, labels, table[:, 0].astype(np.int64), *table[:, 1:].T)
 
 
-def peak_bytes_per_us(gpu: str) -> float:
-    """Return the data-sheet bandwidth [B/us]."""
-    return load_gpu(gpu).hbm.peak_bytes_per_s * MICROSECOND
-
-
-def l2_bytes(gpu: str) -> int:
-    """Return the L2 capacity [B]."""
-    return load_gpu(gpu).l2_bytes
-
-
-def multiprocessors(gpu: str) -> int:
-    """Return the number of SMs."""
-    return load_gpu(gpu).sms
-
-
-def is_hopper(gpu: str) -> bool:
-    """Tell whether a GPU is of compute capability 9."""
-    return load_gpu(gpu).compute_capability[0] == 9  # noqa: PLR2004 - SM90
-
-
 def first_eager_batch(group: Group) -> float:
     """Return the batch from which decode rows were no graph replays: they sit on a host-bound constant.
 
@@ -96,4 +77,4 @@ def first_eager_batch(group: Group) -> float:
     """
     if group.engine != "sglang" or group.module not in LAYERS:
         return np.inf
-    return 512.0 if is_hopper(group.gpu) else 1024.0
+    return 512.0 if machine_of(group.gpu).major == HOPPER else 1024.0

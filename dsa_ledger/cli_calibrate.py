@@ -134,7 +134,9 @@ def _compare(given: list[str], _: Path | None, form: str) -> None:
     elif form == "csv":
         write(rows_text("cases", rows, form))
     else:
-        sections = [(title, part) for title, part in (("Cases", compared_rows(rows)), ("Differences", differences)) if part]
+        sections = [
+            (title, part) for title, part in (("Cases", compared_rows(rows)), ("Differences", differences)) if part
+        ]
         write(page_text(f"{first.label} and {second.label}", sections, [], form))
 
 

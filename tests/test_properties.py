@@ -73,7 +73,8 @@ def test_bytes_are_whole_and_not_negative(scenario):
             assert isinstance(entry.value, int) or entry.key.endswith("step.tokens_in_flight"), entry.key
             if entry.value < 0:
                 assert MAY_BE_NEGATIVE.fullmatch(entry.key), entry.key
-                assert ledger.shortfalls, entry.key
+                # Negative headroom says that tables outside the pool eat the slack; it is no refusal to start.
+                assert ledger.shortfalls or entry.key.endswith("headroom_bytes"), entry.key
 
 
 @settings(max_examples=100)
@@ -107,8 +108,8 @@ def test_plain_keys_are_the_worst_stage(scenario, pp):
         if key.startswith("model.") or key not in ledger:
             continue  # of the whole model; or a component that only some stages hold
         assert len(values) == pp, key
-        # Free memory is the one figure outside the pool of which the smallest is the worst.
-        smallest = key in ("pool.budget_bytes", "pool.tokens", "pool.requests_at_context", "memory.free_after_bytes")
+        # Of what is left of a memory, free or headroom, the smallest is the worst.
+        smallest = key in ("pool.budget_bytes", "pool.tokens", "pool.requests_at_context") or key.startswith("memory.")
         smallest = smallest or (key.startswith("pool.") and key.endswith("_tokens"))
         assert ledger[key] == (min(values) if smallest else max(values)), key
 

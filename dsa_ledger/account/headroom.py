@@ -79,10 +79,11 @@ def post_prefill_headroom(ledger: Ledger, plan: Deployment) -> None:
     logits = engine_source(plan.release, "fp32 prefill logits of one forward, cut to the engine's limit")
     rows = {"rows": "limits.chunk_tokens", "context_tokens": "load.context_tokens"}
     if "workspace.prefill_logits_budget_bytes" in ledger:
-        cut, formula = {"budget_bytes": "workspace.prefill_logits_budget_bytes"}, headroom.chunk_logits_bytes
+        rows |= {"budget_bytes": "workspace.prefill_logits_budget_bytes"}
+        ledger.derive("workspace.chunk_logits_bytes", Unit.BYTES, headroom.chunk_logits_bytes, logits, **rows)
     else:
-        cut, formula = {"most_rows": "prefill.most_rows"}, headroom.bounded_logits_bytes
-    ledger.derive("workspace.chunk_logits_bytes", Unit.BYTES, formula, logits, **rows, **cut)
+        rows |= {"most_rows": "prefill.most_rows"}
+        ledger.derive("workspace.chunk_logits_bytes", Unit.BYTES, headroom.bounded_logits_bytes, logits, **rows)
     if plan.release.engine == "vllm":
         ledger.given("workspace.chunk_gather_bytes", 0, Unit.BYTES, engine_source(plan.release, "in the gather arena"))
     else:

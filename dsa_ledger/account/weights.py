@@ -78,18 +78,27 @@ class Poster:
         self.indexer_keys: list[str] = []
         self.source = self.indexer_source = config_source(model, "quantization_config and tensor shapes")
 
-    def quantised(
-        self, module: str, formula: Callable[..., Any], layers: tuple[int, ...], *, component: str = "", **inputs: str
-    ) -> None:
-        """Post a component in each format that its layers have."""
-        component = component or module
+    def matrix(self, module: str, layers: tuple[int, ...], rows: str, columns: str) -> None:
+        """Post a matrix of so many rows and columns (keys) in each format that its layers have."""
         counted = self.indexer_source if module in INDEXER else self.source
         for quant, count in spread(self.model, module, layers):
             self.quant_givens(quant)
-            key = f"{self.part.name}.{component}_bytes.{quant.name}"
+            key = f"{self.part.name}.{module}_bytes.{quant.name}"
             self.scope.given(f"{key}.layers", count, Unit.LAYERS, counted)
             formats = {field: f"quant.{quant.name}.{field}" for field in QUANT_FIELDS}
-            self.derive(key, formula, layers=f"{key}.layers", **inputs, **formats)
+            shape = {"layers": f"{key}.layers", "rows": rows, "columns": columns}
+            self.derive(key, formulas.matrices_bytes, **shape, **formats)
+
+    def width(self, name: str, formula: Callable[..., Any], **inputs: str) -> str:
+        """Post rows or columns that follow from several dimensions, and return their key."""
+        key = f"{self.part.name}.{name}"
+        self.scope.derive(key, Unit.ELEMENTS, formula, self.source, **inputs)
+        return self.scope.name(key)
+
+    def heads(self, name: str, head_dim: str) -> str:
+        """Post the width of a rank's heads, and return its key."""
+        shards = self.part.shards("attention")
+        return self.width(name, formulas.heads_width, heads="config.heads", shards=shards, head_dim=head_dim)
 
     def mlp(self, module: str, layers: tuple[int, ...], intermediate: str, copies: str, shards: str) -> None:
         """Post gate, up and down of so many MLPs a layer, one MLP's bytes first."""
@@ -136,57 +145,30 @@ class Poster:
                 ledger.given(f"quant.{quant.name}.{field}", getattr(quant, field), Unit.COUNT, self.source)
 
 
+def post_attention(post: Poster) -> None:
+    """Post the five MLA matrices, and the absorbed copy of kv_b that a rank holds beside it."""
+    layers, joined = post.part.layers, formulas.joined_width
+    query = post.width("query_head", joined, first="config.qk_nope", second="config.qk_rope")
+    key_value = post.width("key_value_head", joined, first="config.qk_nope", second="config.v_head")
+    latent = post.width("kv_a_rows", joined, first="config.kv_lora", second="config.qk_rope")
+    post.matrix("q_a", layers, "config.q_lora", "config.hidden")
+    post.matrix("kv_a", layers, latent, "config.hidden")
+    post.matrix("q_b", layers, post.heads("q_b_rows", query), "config.q_lora")
+    kv_b_rows = post.heads("kv_b_rows", key_value)
+    post.matrix("kv_b", layers, kv_b_rows, "config.kv_lora")
+    if post.part.on_rank:
+        count = f"{post.part.name}.layers"
+        post.plain("absorbed_kv_b", formulas.bf16_bytes, layers=count, rows=kv_b_rows, columns="config.kv_lora")
+    post.matrix("o", layers, "config.hidden", post.heads("o_columns", "config.v_head"))
+
+
 def post_layers(post: Poster) -> None:
     """Post every tensor that belongs to a layer."""
     part, model = post.part, post.model
     layers, moe = part.layers, part.layers[part.dense :]
     count = f"{part.name}.layers"
     post.scope.given(count, len(layers), Unit.LAYERS, post.source)
-    attention = part.shards("attention")
-    post.quantised("q_a", formulas.replicated_bytes, layers, rows="config.q_lora", columns="config.hidden")
-    post.quantised(
-        "kv_a", formulas.kv_a_bytes, layers, kv_lora="config.kv_lora", qk_rope="config.qk_rope", hidden="config.hidden"
-    )
-    post.quantised(
-        "q_b",
-        formulas.up_projection_bytes,
-        layers,
-        heads="config.heads",
-        shards=attention,
-        first_head_dim="config.qk_nope",
-        second_head_dim="config.qk_rope",
-        columns="config.q_lora",
-    )
-    post.quantised(
-        "kv_b",
-        formulas.up_projection_bytes,
-        layers,
-        heads="config.heads",
-        shards=attention,
-        first_head_dim="config.qk_nope",
-        second_head_dim="config.v_head",
-        columns="config.kv_lora",
-    )
-    if part.on_rank:
-        post.plain(
-            "absorbed_kv_b",
-            formulas.absorbed_kv_b_bytes,
-            layers=count,
-            heads="config.heads",
-            shards=attention,
-            qk_nope="config.qk_nope",
-            v_head="config.v_head",
-            kv_lora="config.kv_lora",
-        )
-    post.quantised(
-        "o",
-        formulas.output_projection_bytes,
-        layers,
-        heads="config.heads",
-        shards=attention,
-        v_head="config.v_head",
-        hidden="config.hidden",
-    )
+    post_attention(post)
     post.plain(
         "norm",
         formulas.norm_bytes,
@@ -218,30 +200,17 @@ def post_indexers(post: Poster) -> None:
     start = len(post.keys)
     count = f"{part.name}.indexer_layers"
     post.scope.given(count, len(part.built), Unit.LAYERS, post.indexer_source)
-    post.quantised(
-        "wq_b",
-        formulas.index_query_bytes,
-        part.built,
-        index_heads="config.index_heads",
-        index_head_dim="config.index_head_dim",
-        q_lora="config.q_lora",
-    )
+    index_heads = {"heads": "config.index_heads", "shards": ONE, "head_dim": "config.index_head_dim"}
+    index_rows = post.width("wq_b_rows", formulas.heads_width, **index_heads)
+    post.matrix("wq_b", part.built, index_rows, "config.q_lora")
     if part.fused_index_key:
-        post.plain(
-            "fused_index_key",
-            formulas.fused_index_key_bytes,
-            layers=count,
-            index_head_dim="config.index_head_dim",
-            index_heads="config.index_heads",
-            hidden="config.hidden",
+        fused = post.width(
+            "fused_index_key_rows", formulas.joined_width, first="config.index_head_dim", second="config.index_heads"
         )
+        post.plain("fused_index_key", formulas.bf16_bytes, layers=count, rows=fused, columns="config.hidden")
     else:
-        post.quantised(
-            "wk", formulas.replicated_bytes, part.built, rows="config.index_head_dim", columns="config.hidden"
-        )
-        post.quantised(
-            "weights_proj", formulas.replicated_bytes, part.built, rows="config.index_heads", columns="config.hidden"
-        )
+        post.matrix("wk", part.built, "config.index_head_dim", "config.hidden")
+        post.matrix("weights_proj", part.built, "config.index_heads", "config.hidden")
     post.plain(
         "index_norm",
         formulas.index_norm_bytes,

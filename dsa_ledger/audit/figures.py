@@ -10,6 +10,7 @@ from dsa_ledger.units import GIB, MIB, Unit
 
 LONGEST_QUOTE = 200
 MOST_FIGURES = 50_000
+FIXED_DIGITS = 2  # every engine rounds sizes to two; vLLM's format_gib then drops trailing zeros
 
 
 class Rank(NamedTuple):
@@ -97,4 +98,5 @@ def _read(scale: str, text: str) -> tuple[Any, float] | None:
     if scale == "share":
         return float(plain), 0.5 * 10**-digits
     factor = _SCALES[scale]
+    digits = max(digits, FIXED_DIGITS)
     return round(float(plain) * factor), 0.5 * factor * 10**-digits

@@ -30,7 +30,7 @@ PATTERNS = (
     _pattern("load_begin", rf"Load weight begin\. avail mem={_G} GB", Take("free_bytes", GIB)),
     _pattern(
         "load_end",
-        rf"Load weight end\. (?:elapsed=\S{{1,12}} s, )?type=(\w{{1,80}}), .{{0,200}}?avail mem={_G} GB, mem usage={_G} GB",
+        rf"Load weight end\. (?:elapsed=\S{{1,12}} s, )?(?:type=(\w{{1,80}}), )?.{{0,200}}?avail mem={_G} GB(?:, mem usage={_G} GB)?",
         Take("type", "text"),
         Take("free_bytes", GIB),
         Take("used_bytes", GIB),
@@ -41,6 +41,19 @@ PATTERNS = (
         Take("dtype", "text"),
         Take("tokens"),
         Take("bytes", GIB),
+    ),
+    _pattern(
+        "plain_pool",  # of models without MLA
+        rf"KV Cache is allocated\. (?:dtype: (\S{{1,40}}), )?#tokens: (\d{{1,15}}), K size: {_G} GB, V size: {_G} GB",
+        Take("dtype", "text"),
+        Take("tokens"),
+        Take("k_bytes", GIB),
+        Take("v_bytes", GIB),
+    ),
+    _pattern(
+        "no_room",
+        r"weights leave no GPU memory for the KV cache under --mem-fraction-static=(\d?\.\d{1,6})",
+        Take("fraction", "share"),
     ),
     _pattern("pool_end", rf"Memory pool end\. avail mem={_G} GB", Take("free_bytes", GIB)),
     _pattern(
@@ -79,14 +92,14 @@ PATTERNS = (
     ),
     _pattern(
         "graph",
-        rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA) graph end\b.{{0,4000}}?mem usage={_G} GB[.,] ?avail mem={_G} GB",
+        rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA|npu) graph end\b.{{0,4000}}?mem usage={_G} GB[.,] ?avail mem={_G} GB",
         Take("what", "text"),
         Take("used_bytes", GIB),
         Take("free_bytes", GIB),
     ),
     _pattern(
         "graph_begin",
-        rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA) graph begin\b.{{0,4000}}?avail mem={_G} GB",
+        rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA|npu) graph begin\b.{{0,4000}}?avail mem={_G} GB",
         Take("what", "text"),
         Take("free_bytes", GIB),
     ),

@@ -52,7 +52,7 @@ PATTERNS = (
     _pattern("block", r"Number of tokens per block: (\d{1,5})", Take("tokens")),
     _pattern(
         "pool",
-        rf"\[MemUsageChange\] Allocated {_G} GiB for max tokens in paged KV cache \((\d{{1,15}})\)",
+        rf"\[MemUsageChange\] Allocated {_G} GiB for max tokens(?: in paged KV cache)? \((\d{{1,15}})\)",
         Take("bytes", GIB),
         Take("tokens"),
     ),
@@ -66,6 +66,8 @@ PATTERNS = (
         Take("primary"),
         Take("context"),
     ),
+    _pattern("old_tokens", r"Using (\d{1,15}) tokens in paged KV cache", Take("tokens")),
+    _pattern("old_bytes", r"Allocate (\d{1,15}) bytes for k/v cache", Take("bytes")),
     _pattern("cap", r"max_tokens=(\d{1,15}) is provided", Take("tokens")),
     _pattern(
         "owners",

@@ -7,7 +7,7 @@ import re
 from dsa_ledger.audit.figures import Pattern, Rank, Take
 
 _PROCESS = re.compile(r"\((?:EngineCore|Worker|APIServer|VllmWorker)[\w-]{0,60}(?: (?:pid|rank)=[\d, a-z=]{1,40})?\)")
-_RANK = re.compile(r"(?:^|[_ (])(DP|PP|TP)(\d{1,4})")
+_RANK = re.compile(r"(?:^|[_ (])(DCP|DP|PP|TP)(\d{1,4})")
 _G = r"(-?\d{1,7}(?:\.\d{1,6})?)"
 
 
@@ -44,9 +44,28 @@ PATTERNS = (
     _pattern("block", r"Setting kv cache block size to (\d{1,5}) for", Take("tokens")),
     _pattern("ds_mla", r"Using (?:DeepSeek's )?(fp8_ds_mla|nvfp4_ds_mla) KV cache format", Take("word", "text")),
     _pattern("standard_fp8", r"Using (standard fp8) KV cache format", Take("word", "text")),
-    _pattern("backend", r"Using (\w{1,60}) attention backend out of", Take("word", "text")),
+    _pattern("backend", r"Using (?:AttentionBackendEnum\.)?(\w{1,60}) (?:attention backend out of|backend\.)", Take("word", "text")),
     _pattern("glm_fp8", r"Using (fp8) kv-cache for GlmMoeDsaForCausalLM on SM10x", Take("word", "text")),
     _pattern("graphs", rf"Graph capturing finished in \d{{1,7}} secs?, took {_G} GiB", Take("used_bytes", GIB)),
+    _pattern(
+        "graph_pool",
+        rf"CUDA graph pool memory: {_G} GiB \(actual\), {_G} GiB \(estimated\)",
+        Take("used_bytes", GIB),
+        Take("estimated_bytes", GIB),
+    ),
+    _pattern(
+        "v0_memory",
+        rf"model weights take {_G}GiB; .{{0,200}}?reserved for KV Cache is {_G}GiB",
+        Take("weights_bytes", GIB),
+        Take("bytes", GIB),
+    ),
+    _pattern("v0_blocks", r"# GPU blocks: (\d{1,12})", Take("blocks")),
+    _pattern(
+        "v0_refused",
+        r"max seq len \((\d{1,12})\) is larger than the maximum number of tokens that can be stored in KV cache \((\d{1,12})\)",
+        Take("context"),
+        Take("tokens"),
+    ),
     _pattern("graph_estimate", rf"Estimated CUDA graph memory: {_G} GiB total", Take("bytes", GIB)),
     _pattern(
         "summary",
@@ -105,4 +124,4 @@ def rank_of(text: str) -> Rank:
     if not found:
         return Rank()
     tags = {name: int(number) for name, number in _RANK.findall(found[0])}
-    return Rank(tags.get("DP"), tags.get("PP"), tags.get("TP"))
+    return Rank(tags.get("DP"), tags.get("PP"), tags.get("TP"), f"DCP{tags['DCP']}" if "DCP" in tags else "")

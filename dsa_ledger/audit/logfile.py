@@ -36,6 +36,10 @@ WORDS = (
     b"tokens per",
     b"DSA",
     b"host memory",
+    b"# GPU blocks",
+    b"paged KV cache",
+    b"k/v cache",
+    b"no GPU memory",
 )
 # Once a server runs, its log grows by lines that hold none of the words; few words then tell a restart or a failure,
 # and the block before is looked at again with all of them.

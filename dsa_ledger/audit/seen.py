@@ -103,10 +103,12 @@ def _sglang(start: Start, seen: Seen) -> None:
     ]
     seen.free_before = min(begins, default=None)
     afters = [group[-1]["load_end.free_bytes"].value for group in loads if group]
+    used = "load_end.used_bytes"
     seen.free_after = min(afters, default=None)
     every = [rank.all("load_end") for rank in start.ranks.values()]
-    seen.weights = max((group[0]["load_end.used_bytes"].value for group in every if group), default=None)
-    seen.draft_weights = max((group[1]["load_end.used_bytes"].value for group in every if len(group) > 1), default=None)
+    seen.weights = max((group[0][used].value for group in every if group and used in group[0]), default=None)
+    drafts = [group[1] for group in every if len(group) > 1]
+    seen.draft_weights = max((figures[used].value for figures in drafts if used in figures), default=None)
     seen.context, seen.running = start.first("summary.context"), start.first("summary.running")
     totals = start.values("summary.tokens")
     seen.tokens = min(totals, default=seen.target.tokens if seen.target else None)
@@ -180,7 +182,8 @@ def _vllm(start: Start, seen: Seen) -> None:
     seen.weights = max(start.values("load_end.used_bytes"), default=None)
     seen.fraction, seen.total_bytes = start.first("summary.fraction"), start.first("summary.total_bytes")
     seen.free_before = min(start.values("summary.free_bytes"), default=None)
-    seen.cp_world = start.first("cp_world.size")
+    ranks = [int(rank.other[3:]) for rank in start.ranks if rank.other.startswith("DCP")]
+    seen.cp_world = start.first("cp_world.size") or (max(ranks) + 1 if ranks else None)
     seen.dtype = start.first("ds_mla.word") or ("fp8" if start.first("glm_fp8.word") else None)
     if len(set(sizes)) > 1:
         listed = ", ".join(f"{size:,}" for size in sorted(set(sizes))[:6])

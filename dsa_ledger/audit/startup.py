@@ -176,8 +176,8 @@ def _restarts(log: Log, engine: str, rank: Rank, name: str, figures: dict[str, F
         loads = before.all("load_end")
         if len(loads) >= 2:  # noqa: PLR2004 - target and draft
             return True
-        same = bool(loads) and loads[0]["load_end.type"].value == figures["load_end.type"].value
-        return same and bool(before.all("pool"))
+        types = [load["load_end.type"].value for load in (*loads[:1], figures) if "load_end.type" in load]
+        return len(types) == 2 and types[0] == types[1] and bool(before.all("pool"))  # noqa: PLR2004 - a pair
     if name == "version" and engine == "vllm":
         return has_pool(before)
     return name == "load_end" and engine == "vllm" and len(before.all("kv_memory")) > 0

@@ -22,7 +22,7 @@ def matrix_bytes(
     )
 
 
-def replicated_bytes(
+def matrices_bytes(
     *,
     layers: Any,
     rows: Any,
@@ -33,10 +33,7 @@ def replicated_bytes(
     block_columns: Any,
     fixed_bytes: Any,
 ) -> Any:
-    """Return a matrix that each rank holds whole, over its layers [B].
-
-    Source: sglang deepseek_v2.py ReplicatedLinear.
-    """
+    """Return one matrix a layer, over its layers [B]. Source: checkpoint layouts, as `matrix_bytes`."""
     return layers * matrix_bytes(
         rows=rows,
         columns=columns,
@@ -48,113 +45,19 @@ def replicated_bytes(
     )
 
 
-def kv_a_bytes(
-    *,
-    layers: Any,
-    kv_lora: Any,
-    qk_rope: Any,
-    hidden: Any,
-    bits: Any,
-    scale_bytes: Any,
-    block_rows: Any,
-    block_columns: Any,
-    fixed_bytes: Any,
-) -> Any:
-    """Return kv_a_proj_with_mqa, whole on each rank [B]. Source: sglang deepseek_v2.py."""
-    return layers * matrix_bytes(
-        rows=kv_lora + qk_rope,
-        columns=hidden,
-        bits=bits,
-        scale_bytes=scale_bytes,
-        block_rows=block_rows,
-        block_columns=block_columns,
-        fixed_bytes=fixed_bytes,
-    )
+def joined_width(*, first: Any, second: Any) -> Any:
+    """Return the width of two vectors side by side [elements]. Source: sglang deepseek_v2.py kv_a_proj_with_mqa."""
+    return first + second
 
 
-def up_projection_bytes(
-    *,
-    layers: Any,
-    heads: Any,
-    shards: Any,
-    first_head_dim: Any,
-    second_head_dim: Any,
-    columns: Any,
-    bits: Any,
-    scale_bytes: Any,
-    block_rows: Any,
-    block_columns: Any,
-    fixed_bytes: Any,
-) -> Any:
-    """Return q_b_proj or kv_b_proj, cut by heads [B]. Source: sglang deepseek_v2.py ColumnParallelLinear."""
-    return layers * matrix_bytes(
-        rows=heads // shards * (first_head_dim + second_head_dim),
-        columns=columns,
-        bits=bits,
-        scale_bytes=scale_bytes,
-        block_rows=block_rows,
-        block_columns=block_columns,
-        fixed_bytes=fixed_bytes,
-    )
+def heads_width(*, heads: Any, shards: Any, head_dim: Any) -> Any:
+    """Return the width of a rank's heads [elements]. Source: sglang deepseek_v2.py, projections cut by heads."""
+    return heads // shards * head_dim
 
 
-def absorbed_kv_b_bytes(*, layers: Any, heads: Any, shards: Any, qk_nope: Any, v_head: Any, kv_lora: Any) -> Any:
-    """Return the bf16 copies w_kc and w_vc of kv_b [B]. Source: sglang deepseek_v2.py post_load_weights."""
-    return layers * (heads // shards) * (qk_nope + v_head) * kv_lora * 2
-
-
-def output_projection_bytes(
-    *,
-    layers: Any,
-    heads: Any,
-    shards: Any,
-    v_head: Any,
-    hidden: Any,
-    bits: Any,
-    scale_bytes: Any,
-    block_rows: Any,
-    block_columns: Any,
-    fixed_bytes: Any,
-) -> Any:
-    """Return o_proj, cut by heads [B]. Source: sglang deepseek_v2.py RowParallelLinear."""
-    return layers * matrix_bytes(
-        rows=hidden,
-        columns=heads // shards * v_head,
-        bits=bits,
-        scale_bytes=scale_bytes,
-        block_rows=block_rows,
-        block_columns=block_columns,
-        fixed_bytes=fixed_bytes,
-    )
-
-
-def index_query_bytes(
-    *,
-    layers: Any,
-    index_heads: Any,
-    index_head_dim: Any,
-    q_lora: Any,
-    bits: Any,
-    scale_bytes: Any,
-    block_rows: Any,
-    block_columns: Any,
-    fixed_bytes: Any,
-) -> Any:
-    """Return the indexer's wq_b, whole on each rank [B]. Source: sglang dsa_indexer.py ReplicatedLinear."""
-    return layers * matrix_bytes(
-        rows=index_heads * index_head_dim,
-        columns=q_lora,
-        bits=bits,
-        scale_bytes=scale_bytes,
-        block_rows=block_rows,
-        block_columns=block_columns,
-        fixed_bytes=fixed_bytes,
-    )
-
-
-def fused_index_key_bytes(*, layers: Any, index_head_dim: Any, index_heads: Any, hidden: Any) -> Any:
-    """Return wk and weights_proj fused in bf16 [B]. Source: sglang 0.5.15 dsa_indexer.py wk_weights_proj."""
-    return layers * (index_head_dim + index_heads) * hidden * 2
+def bf16_bytes(*, layers: Any, rows: Any, columns: Any) -> Any:
+    """Return a bf16 matrix a layer [B]. Source: sglang deepseek_v2.py w_kc and w_vc, dsa_indexer.py wk_weights_proj."""
+    return layers * rows * columns * 2
 
 
 def index_norm_bytes(*, layers: Any, index_head_dim: Any, element_bytes: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.account import estimate
@@ -62,11 +63,7 @@ def largest_context(scenario: Scenario) -> Answer:
     """
     ledger = estimate(_at_context(scenario, 1))  # refused or not modelled is said at once
     stated = [value for value in (scenario.limits.context_length, scenario.load.context) if value]
-    most = max(
-        [int(ledger["config.max_position"]), *stated[:1]]
-        if scenario.limits.context_length
-        else [int(ledger["config.max_position"])]
-    )
+    most = max(int(ledger["config.max_position"]), scenario.limits.context_length or 0)
     value = _longest(lambda tokens: attempt(_at_context(scenario, tokens)).fits, most)
     asked = max(stated) if stated else None
     outcome = attempt(_at_context(scenario, max(value, 1)))
@@ -87,7 +84,7 @@ def _at_context(scenario: Scenario, tokens: int) -> Scenario:
 def _longest(fits: Callable[[int], bool], most: int) -> int:
     """Return the largest count up to `most` that fits, 0 where none does; between thresholds fitting is monotone."""
     bounds = [0, *(limit for limit in THRESHOLDS if limit < most), most]
-    for below, top in reversed(list(zip(bounds, bounds[1:], strict=False))):
+    for below, top in reversed(list(pairwise(bounds))):
         if fits(top):
             return top
         low, high = below, top
@@ -170,8 +167,10 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
     said = []
     if outcome.is_bound:
         said.append(
-            "at most: what the engine's profiling run takes off the pool is not modelled; --kv-bytes from a log is exact"
+            "at most: what the engine's profiling run takes off the pool is not modelled; --kv-bytes from a log is "
+            "exact"
         )
+    said += outcome.warnings
     for key, when in ((HEADROOM, "at rest"), (PREFILL, "while it prefills a full chunk")):
         value = outcome.value(key)
         if value is not None and value < 0:

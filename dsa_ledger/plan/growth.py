@@ -30,7 +30,12 @@ def running_cap(ledger: Ledger) -> int | None:
 
 
 def concurrency(ledger: Ledger) -> int:
-    """Return the requests of the asked context that the whole server runs: its ranks' pools, under the running cap."""
+    """Return the requests of the asked context that the whole server runs, 0 where no context was asked.
+
+    Each rank's pool bounds them, and the cap on running requests.
+    """
+    if "pool.requests_at_context" not in ledger:
+        return 0
     held = int(ledger["pool.requests_at_context"])
     cap = running_cap(ledger)
     return (held if cap is None else min(held, cap)) * int(ledger["sharding.replicas"])
@@ -48,8 +53,8 @@ def limits(outcome: Outcome) -> list[Limit]:
         Limit(
             "pool",
             quotient(held, requests),
-            f"the pool: a rank holds {held:,} requests of {context:,} tokens ({tokens:,} tokens); one more waits or "
-            "evicts another",
+            f"the pool: a rank holds {held:,} request{'s' * (held != 1)} of {context:,} tokens ({tokens:,} tokens); "
+            "one more waits or evicts another",
         ),
         Limit(
             "context length",

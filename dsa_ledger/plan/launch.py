@@ -112,11 +112,21 @@ def _sglang(scenario: Scenario, version: str) -> Iterator[str]:
         yield from ("--attn-cp-size", str(cut.cp))
     if cut.layer_split:
         yield "--enable-dsa-cache-layer-split"
-    if scenario.draft.steps:
-        steps = scenario.draft.steps
+    yield from _sglang_draft(scenario)
+    yield from _sglang_features(scenario)
+    if scenario.model_overrides:
+        yield from ("--json-model-override-args", json.dumps(scenario.model_overrides))
+
+
+def _sglang_draft(scenario: Scenario) -> Iterator[str]:
+    steps = scenario.draft.steps
+    if steps:
         yield from ("--speculative-algorithm", "EAGLE", "--speculative-num-steps", str(steps))
         yield from ("--speculative-eagle-topk", str(scenario.draft.topk))
         yield from ("--speculative-num-draft-tokens", str(steps + 1))
+
+
+def _sglang_features(scenario: Scenario) -> Iterator[str]:
     for feature in scenario.features:
         if feature in SGLANG_FEATURES:
             yield SGLANG_FEATURES[feature]
@@ -132,8 +142,6 @@ def _sglang(scenario: Scenario, version: str) -> Iterator[str]:
         if scenario.hisparse.device_buffer:
             ratio["device_buffer_size"] = scenario.hisparse.device_buffer
         yield from ("--hisparse-config", json.dumps(ratio))
-    if scenario.model_overrides:
-        yield from ("--json-model-override-args", json.dumps(scenario.model_overrides))
 
 
 def _vllm(scenario: Scenario) -> Iterator[str]:

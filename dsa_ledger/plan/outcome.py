@@ -42,6 +42,12 @@ class Outcome(NamedTuple):
         """Tell whether the pool is an upper bound, because the engine's profiling run is not modelled."""
         return self.ledger is not None and any(text.startswith(UPPER_BOUND) for text in self.ledger.warnings)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Return the ledger's warnings but for the upper bound, which `is_bound` tells."""
+        found = self.ledger.warnings if self.ledger is not None else []
+        return [text for text in found if not text.startswith(UPPER_BOUND)]
+
     def value(self, key: str) -> Any:
         """Return the value of an entry, or None where it was not posted."""
         return self.ledger[key] if self.ledger is not None and key in self.ledger else None

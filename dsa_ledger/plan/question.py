@@ -37,7 +37,7 @@ class Question(NamedTuple):
         goal = self._goal(scenario, faults)
         engines, formats = self._engines(scenario, faults), self._formats(scenario)
         faults.stop_if_any()
-        return rank(scenario, machines, engines, formats, goal, self.top)
+        return rank(scenario, machines, engines, formats, goal, top=self.top)
 
     def smallest(self, scenario: Scenario) -> list[Ranking]:
         """Return for each kind of GPU asked the fewest that hold the load (BadInput)."""

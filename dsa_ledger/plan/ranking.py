@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.matrix import WORDS
-from dsa_ledger.plan.growth import concurrency, first_to_break
 from dsa_ledger.plan.answers import need_context
+from dsa_ledger.plan.growth import concurrency, first_to_break
 from dsa_ledger.plan.layouts import Layout, layouts, powers, whole_experts
 from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL, Outcome, attempt, changed
 from dsa_ledger.schema import Load, Observed
@@ -99,6 +99,7 @@ def rank(
     engines: Sequence[Engine],
     formats: Sequence[str],
     goal: Goal,
+    *,
     top: int = 10,
 ) -> Ranking:
     """Return the ranking; the load asked is that of all servers together (BadInput, NotModelled where none answers).
@@ -115,9 +116,9 @@ def rank(
         _raise_all_refused(found)
     if goal == "step" and not any(one.pessimistic_s is not None for one in fits) and fits:
         raise NotModelled("step time", fits[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
-    best = sorted(fits, key=lambda one: _order(one, goal))
+    best = sorted(fits, key=lambda one: order(one, goal))
     best[:top] = [_whole(one) for one in best[:top]]
-    short.sort(key=lambda one: _missing_share(one))
+    short.sort(key=_missing_share)
     return Ranking(scenario, goal, tuple(machines), len(found), tuple(best), tuple(refused.most_common()), tuple(short))
 
 
@@ -208,8 +209,8 @@ def smallest_machines(
     return rankings
 
 
-def _order(one: Deployment, goal: Goal) -> tuple[Any, ...]:
-    """Return the sort key: the goal first, then what people ask next; no step time ranks after any."""
+def order(one: Deployment, goal: Goal) -> tuple[Any, ...]:
+    """Return a deployment's sort key: the goal first, then what people ask next; no step time ranks after any."""
     worst = one.pessimistic_s
     step = (worst is None, worst or 0.0)
     headroom = min(int(one.outcome.value(key) or 0) for key in (HEADROOM, PREFILL))
@@ -229,7 +230,7 @@ def _missing_share(one: Deployment) -> float:
     ledger = one.outcome.ledger
     if ledger is None or "load.needed_tokens" not in ledger or not ledger[POOL]:
         return 1.0
-    return 1.0 - min(ledger[POOL] / max(ledger["load.needed_tokens"], 1), 1.0)
+    return float(1.0 - min(ledger[POOL] / max(ledger["load.needed_tokens"], 1), 1.0))
 
 
 def _short_reason(reason: str) -> str:

@@ -67,7 +67,8 @@ def _answer(answer: Answer) -> Iterator[str]:
 def _facts(outcome: Outcome) -> Iterator[str]:
     pool = outcome.value(POOL)
     if pool is not None:
-        yield f"  pool: {'at most ' if outcome.is_bound else ''}{pool:,} tokens a rank, {outcome.value('cell.bytes'):,} B each"
+        mark = "at most " if outcome.is_bound else ""
+        yield f"  pool: {mark}{pool:,} tokens a rank, {outcome.value('cell.bytes'):,} B each"
     left = [(outcome.value(key), words) for key, words in ((HEADROOM, "at rest"), (PREFILL, "in prefill"))]
     said = ", ".join(f"{brief(value, Unit.BYTES)} {words}" for value, words in left if value is not None)
     if said:
@@ -177,7 +178,7 @@ def ranking_text(ranking: Ranking, form: str, top: int) -> str:
         }
         return _json(ranking.scenario, "deployments", [deployment_record(one) for one in shown], **more)
     if form == "csv":
-        return rows_csv([deployment_record(one) for one in shown])
+        return rows_csv([_one_line(deployment_record(one)) for one in shown])
     if form == "md":
         return f"# {asked(ranking)}\n\n" + (
             rows_md([deployment_record(one) for one in shown]) if shown else "none fits\n"
@@ -185,10 +186,16 @@ def ranking_text(ranking: Ranking, form: str, top: int) -> str:
     lines = [*_wrapped(asked(ranking)), *_wrapped(counted(ranking)), ""]
     lines += _rows(shown)
     for place, one in enumerate(shown[:SHOWN_COMMANDS], 1):
-        lines += ["", *_wrapped(f"{place}: {one.breaks} (breaks first)", "   "), *_command(one.outcome.scenario)]
+        lines += ["", *_wrapped(f"{place}: {one.breaks} (breaks first)", "   ")]
+        lines += [line for text in one.outcome.warnings for line in _wrapped(f"   warning: {text}", "     ")]
+        lines += _command(one.outcome.scenario)
     if not shown:
         lines += _misses(ranking)
     return "\n".join(lines) + "\n"
+
+
+def _one_line(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"warnings": "; ".join(record["warnings"])}
 
 
 def asked(ranking: Ranking) -> str:
@@ -213,7 +220,7 @@ def counted(ranking: Ranking) -> str:
 def _rows(shown: Sequence[Deployment]) -> Iterator[str]:
     if not shown:
         return
-    yield f"{'':3}{'engine':<21}{'kv':<9}{'requests':>9}{'longest':>11}{'left over':>11}{'step time':>14}"
+    yield f"{'':3}{'engine':<22}{'kv':<8}{'requests':>9}{'longest':>11}{'left over':>11}{'step time':>14}"
     for place, one in enumerate(shown, 1):
         scenario, mark = one.outcome.scenario, "<=" if one.outcome.is_bound else ""
         requests = f"{mark}{one.requests:,}" if one.requests else "-"
@@ -222,7 +229,8 @@ def _rows(shown: Sequence[Deployment]) -> Iterator[str]:
         )
         free = "-" if left is None else brief(left, Unit.BYTES)
         name = f"{scenario.engine.name}@{scenario.engine.version}"
-        yield f"{place:>2} {name:<21}{scenario.kv_dtype[:8]:<9}{requests:>9}{one.longest:>11,}{free:>11}{step_text(one):>14}"
+        said = f"{requests:>9}{one.longest:>11,}{free:>11}{step_text(one):>14}"
+        yield f"{place:>2} {name:<21} {scenario.kv_dtype[:7]:<8}{said}"
         yield f"   {place_text(one)}"
     if any(one.outcome.is_bound for one in shown):
         yield from ["", *_wrapped(AT_MOST)]
@@ -234,7 +242,8 @@ def place_text(one: Deployment) -> str:
     """Return machine, servers and layout in words."""
     bare = one.outcome.scenario.model_copy(update={"features": (), "kv_dtype": "auto"})
     words = layout(bare).partition(", batch ")[0]
-    return f"{one.layout.servers} server{'s' * (one.layout.servers > 1)} of {one.layout.ranks} x {one.machine.gpu}: {words}"
+    servers = f"{one.layout.servers} server{'s' * (one.layout.servers > 1)}"
+    return f"{servers} of {one.layout.ranks} x {one.machine.gpu}: {words}"
 
 
 def step_text(one: Deployment) -> str:
@@ -268,6 +277,7 @@ def deployment_record(one: Deployment) -> dict[str, Any]:
         "step_is_certain": one.time_is_certain,
         "first_to_break": one.breaks,
         "why_not": one.outcome.why_not,
+        "warnings": one.outcome.warnings,
         "command": command(scenario),
     }
 
@@ -289,9 +299,9 @@ def machines_text(scenario: Scenario, rankings: Sequence[Ranking], form: str) ->
     if form == "json":
         return _json(scenario, "machines", records)
     if form == "csv":
-        return rows_csv(records)
+        return rows_csv([_one_line(record) for record in records])
     if form == "md":
-        return rows_md(records)
+        return rows_md([_one_line(record) for record in records])
     load = scenario.load
     context = load.context or 0
     lines = [f"smallest machine for {load.batch:,} requests of {context:,} tokens", ""]
@@ -315,4 +325,4 @@ def _machine_record(ranking: Ranking) -> dict[str, Any]:
         return deployment_record(ranking.best[0])
     machine = ranking.machines[0]
     empty = deployment_record(ranking.near_misses[0]) if ranking.near_misses else {}
-    return {**empty, "gpu": machine.gpu, "gpus": machine.gpus, "requests": 0, "command": ""}
+    return {"warnings": [], **empty, "gpu": machine.gpu, "gpus": machine.gpus, "requests": 0, "command": ""}

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class Machine(NamedTuple):
-    """What a table is carried by: name, bytes per microsecond at peak, processors, major compute capability."""
+    """What a table is carried by: name, bytes per microsecond at peak, processors, major compute capability, L2 [B]."""
 
     name: str
     peak: float
     processors: int
     major: int
+    l2_bytes: int
 
 
 # B300 boards sit on x86 hosts as B200's do; GB300's floor belongs to its Grace CPU.
@@ -35,7 +36,9 @@ def siblings_of(machine: Machine, known: Sequence[Machine]) -> list[Machine]:
     return preferred or same
 
 
-DISTURBED = {("prefill", "shared_layer", "H200")}  # taken on a busy machine: slower than the full layer of the same cell
+DISTURBED = {
+    ("prefill", "shared_layer", "H200")
+}  # taken on a busy machine: slower than the full layer of the same cell
 
 
 def host_cpu(gpu: str) -> str:
@@ -48,7 +51,9 @@ def carried_prefill(tables: Mapping[str, dict[str, Any]], some: Sequence[Machine
 
     `tables` holds the module's table of each measured GPU, `some` the siblings.
     """
-    nearest = min(some, key=lambda other: (host_cpu(other.name) != host_cpu(target.name), abs(other.peak - target.peak)))
+    nearest = min(
+        some, key=lambda other: (host_cpu(other.name) != host_cpu(target.name), abs(other.peak - target.peak))
+    )
     base = tables[nearest.name]
     hosts = [table for name, table in tables.items() if host_cpu(name) == host_cpu(target.name) and name != target.name]
     result = dict(base)

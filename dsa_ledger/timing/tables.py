@@ -7,10 +7,14 @@ from functools import cache
 from importlib import resources
 from itertools import accumulate
 from math import exp
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.catalog import load_gpu
+from dsa_ledger.engines.releases import key_of, sort_key
 from dsa_ledger.timing.siblings import DISTURBED, Machine, carried_decode, carried_prefill, siblings_of
+
+if TYPE_CHECKING:
+    from dsa_ledger.schema import Gpu
 
 MICROSECONDS = 1e6
 STEPS_PER_FOLD = 200  # a floor is stored in steps of 0.5%: 200 to each factor of e
@@ -28,9 +32,14 @@ class Chosen(NamedTuple):
 
 @cache
 def machine_of(gpu: str) -> Machine:
-    """Return the machine of a catalog name."""
-    found = load_gpu(gpu)
-    return Machine(gpu, found.hbm.peak_bytes_per_s / MICROSECONDS, found.sms, found.compute_capability[0])
+    """Return the machine of a catalog name (BadInput for an unknown one)."""
+    return machine_from(gpu, load_gpu(gpu))
+
+
+def machine_from(name: str, gpu: Gpu) -> Machine:
+    """Return the machine of a GPU's facts."""
+    peak = gpu.hbm.peak_bytes_per_s / MICROSECONDS
+    return Machine(name, peak, gpu.sms, gpu.compute_capability[0], gpu.l2_bytes)
 
 
 @cache
@@ -42,6 +51,16 @@ def versions(engine: str) -> tuple[str, ...]:
         for name in sorted(names)
         if name.startswith(f"{engine}-") and name.endswith(".json")
     )
+
+
+def nearest_version(engine: str, version: str) -> str | None:
+    """Return the version whose table serves: the same, else the last one before it, else the first; None without any."""
+    known = sorted(versions(engine), key=key_of)
+    if not known:
+        return None
+    key = sort_key(version)
+    before = [name for name in known if key is not None and key_of(name) <= key]
+    return before[-1] if before else known[0]
 
 
 @cache

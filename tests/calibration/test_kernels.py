@@ -19,7 +19,7 @@ from dsa_ledger.errors import BadInput
 
 ARCHITECTURES = ["sm_90", "sm_100", "sm_103"]
 PAGED = ("read_pages", "read_pages_bulk", "score_pages")
-CASES = 12  # of random tables, for a kernel that is wrong on purpose
+CASES = 8  # of random tables, for a kernel that is wrong on purpose
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,14 @@ def nvrtc() -> None:
         pytest.skip("needs the wheel nvidia-cuda-nvrtc")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_paged_reads_equal_numpy(host, seed):
     """Whatever the rows, the page order and the number of CTAs, a row's checksum is the sum of its pages' words."""
     kernel_host.check_reads(host, seed, PAGED[:2])
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_scores_equal_numpy_bit_by_bit(host, seed):
     """A score-like value is exact in fp32, is written for every token of a whole page, and nowhere else."""
@@ -64,7 +64,7 @@ def test_scores_and_sums_equal_torch(host):
 
 
 @given(rows=st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), shares=st.integers(1, 9))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_read_without_a_table_sums_neighbouring_pages(host, rows, shares):
     """C reads page after page from where it is told, and its rows are those pages in order."""
     first = 7
@@ -105,7 +105,7 @@ def test_a_scan_reads_its_row_twice(host, kernel, ctas, tokens):
 
 @pytest.mark.parametrize("record_bytes", [576, 656, 1152])
 @given(rows=st.integers(1, 3), groups=st.integers(1, 40), shares=st.integers(1, 7), seed=st.integers(0, 99))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_gather_sums_the_records_picked(host, record_bytes, rows, groups, shares, seed):
     """G adds up exactly the records at the given positions, in units of GROUP."""
     records = host.pool[: len(host.pool) // record_bytes * record_bytes].view(np.uint32).reshape(-1, record_bytes // 4)
@@ -150,9 +150,8 @@ def test_a_wrong_kernel_fails(host, what, tmp_path):
     assert outcome(tmp_path / "wrong.so", kernel) != f"failed 0 of {CASES}"
 
 
-def test_the_right_kernels_pass_where_the_wrong_ones_fail(host, tmp_path):
-    kernel_host.compile_for_host(build.SOURCE, tmp_path / "right.so", strict=False)
-    assert {outcome(tmp_path / "right.so", kernel) for kernel in PAGED} == {f"failed 0 of {CASES}"}
+def test_the_right_kernels_pass_where_the_wrong_ones_fail(host):
+    assert {outcome(Path(host.library._name), kernel) for kernel in PAGED} == {f"failed 0 of {CASES}"}  # noqa: SLF001 - its path
 
 
 def outcome(library: Path, kernel: str) -> str:

@@ -1,0 +1,294 @@
+"""`calibrate` and `profiles` as a user meets them: files, formats, exit codes, and nothing left behind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import made_up
+import numpy as np
+import pytest
+
+from calib import all_gpus, run
+from calib.profile import load, save
+from calib.run import Extent, Plan
+from calib.run import calibrate as profile_of
+from dsa_ledger import cli_calibrate
+from dsa_ledger.cli import main
+from dsa_ledger.errors import BadInput
+
+MIB = 2**20
+SMALL = Extent(
+    pool_bytes=70 * MIB,
+    tokens=16_384,
+    grid=((1, 4096),),
+    scan_tokens=(8192, 16_384, 32_768),
+    replays=3,
+    replay_bytes=4 * MIB,
+    seconds=3,
+)
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Run the command line with a small extent; return exit code, standard output and standard error."""
+    monkeypatch.setattr(run, "EXTENTS", dict.fromkeys(run.EXTENTS, SMALL))
+
+    def run_it(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        return left.value.code, *capsys.readouterr()
+
+    return run_it
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory):
+    """Two profiles of a made-up box: the same but for their samples, and one of another box."""
+    folder = tmp_path_factory.mktemp("boxes")
+    for name, noise, identity in (("one", 0.001, "GPU-1"), ("two", 0.002, "GPU-1"), ("other", 0.001, "GPU-2")):
+        box = made_up.Box(noise=noise)
+        box.hardware = made_up.hardware(identity=identity)
+        save(profile_of(box, Plan(quick=True, extent=SMALL)), folder / f"{name}.json")
+    return folder
+
+
+def test_calibrate_writes_a_labelled_profile(command, tmp_path):
+    out = tmp_path / "box.json"
+    code, shown, said = command("calibrate", "--device", "cpu:numpy", "--quick", "--out", out)
+    assert code == 0
+    assert shown.splitlines()[0].endswith("(CPU memory: never used for a GPU estimate)")
+    assert f"written: {out}" in said
+    profile = load(out)
+    assert profile.protocol.quick
+    assert profile.hardware.kind == "cpu"
+    assert [path.name for path in tmp_path.iterdir()] == ["box.json"]
+
+
+def test_calibrate_prints_json_and_md(command):
+    code, shown, _ = command("calibrate", "--device", "cpu:numpy", "--quick", "--format", "json")
+    answer = json.loads(shown)
+    assert code == 0
+    assert answer["hardware"]["kind"] == "cpu"
+    assert {case["key"].split("/")[0] for case in answer["cases"]} >= {"ceiling", "fragmentation", "grid", "scan", "gather"}
+    code, shown, _ = command("calibrate", "--device", "cpu:numpy", "--quick", "--format", "md")
+    assert shown.startswith("# ")
+    assert "## Page order" in shown
+
+
+def test_quick_takes_at_most_twenty_seconds(tmp_path):
+    """The extent that ships, in a process of its own, with numpy; the bound has room for a machine that others use."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "dsa_ledger", "calibrate", "--device", "cpu:numpy", "--quick", "--out", tmp_path / "q.json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 40
+    assert load(tmp_path / "q.json").hardware.kind == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "tpu"], "device: 'tpu': gpu, gpu:N, cpu"),
+        (["--device", "gpu:x"], "gpu:N"),
+        (["--device", "cpu:jax"], "cpu:torch or cpu:numpy"),
+        (["--device", "cpu", "--out", "/nowhere/at/all.json"], "out: '/nowhere/at/all.json': a folder that exists"),
+        (["--device", "cpu", "--block-table", "/nowhere.npy"], "block-table: '/nowhere.npy'"),
+        (["--device", "cpu", "--format", "xml"], "format"),
+        (["--all-gpus"], "all-gpus"),
+        (["--all-gpus", "--device", "cpu", "--out", "."], "all-gpus"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(command, arguments, said):
+    code, shown, complaint = command("calibrate", *arguments)
+    assert code == 2
+    assert shown == ""
+    assert said in complaint
+    assert len(complaint.splitlines()) == 1
+
+
+def test_a_missing_package_names_the_extra(command, monkeypatch):
+    find = __import__("importlib.util").util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "cupy" else find(name, *rest))
+    code, _, complaint = command("calibrate", "--device", "gpu")
+    assert code == 2
+    assert "pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'" in complaint
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    """Ctrl-C while it measures: one line, the shell's exit code, no file."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsa_ledger", "calibrate", "--device", "cpu:numpy", "--out", tmp_path],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(4)
+    assert process.poll() is None, "it should still be measuring"
+    process.send_signal(signal.SIGINT)
+    shown, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (shown, said) == ("", "interrupted: nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dumped_table_is_replayed(command, tmp_path):
+    np.save(tmp_path / "table.npy", np.array([[5, 6, 7, 8, 1, 2], [20, 22, 24, 0, 0, 0]]))
+    code, shown, _ = command(
+        "calibrate", "--device", "cpu:numpy", "--block-table", tmp_path / "table.npy", "--format", "json"
+    )
+    assert code == 0
+    replayed = [case for case in json.loads(shown)["cases"] if case["key"].startswith("replay/")]
+    assert replayed[0]["fragmentation"]["mean_run_pages"] == pytest.approx(9 / 5)
+
+
+def test_profiles_lists_and_shows(command, boxes):
+    code, shown, _ = command("profiles", "list", boxes, "--format", "json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(shown)["profiles"]] == ["one", "other", "two"]
+    code, shown, _ = command("profiles", "show", boxes / "one.json")
+    assert code == 0
+    assert "r_half" in shown
+    assert "NVIDIA H200" in shown
+
+
+def test_without_profiles_the_list_says_how_to_make_one(command, tmp_path):
+    assert "dsa-ledger calibrate --out DIR" in command("profiles", "list", tmp_path)[1]
+    assert "dsa-ledger calibrate --out DIR" in command("profiles", "list")[1], "none is built in yet: not yet measured"
+
+
+def test_profiles_compares(command, boxes):
+    code, shown, _ = command("profiles", "compare", boxes / "one.json", boxes / "other.json", "--format", "json")
+    answer = json.loads(shown)
+    assert code == 0
+    assert answer["differences"] == ["hardware.identity: 'GPU-1' and 'GPU-2'"]
+    assert all(row["ratio"] == pytest.approx(1, rel=0.01) for row in answer["cases"])
+    assert "within noise" in command("profiles", "compare", boxes / "one.json", boxes / "two.json")[1]
+
+
+def test_profiles_merges_one_box_and_refuses_two(command, boxes, tmp_path):
+    out = tmp_path / "both.json"
+    code, _, said = command("profiles", "merge", boxes / "one.json", boxes / "two.json", "--out", out)
+    assert code == 0
+    assert str(out) in said
+    assert len(load(out).cases[0].samples_s) == 2 * len(load(boxes / "one.json").cases[0].samples_s)
+    code, shown, said = command("profiles", "merge", boxes / "one.json", boxes / "other.json", "--out", tmp_path / "no.json")
+    assert (code, shown) == (2, "")
+    assert "hardware.identity" in said
+    assert not (tmp_path / "no.json").exists()
+
+
+def test_profiles_exports_every_sample(command, boxes, tmp_path):
+    code, shown, _ = command("profiles", "export", boxes / "one.json")
+    rows = list(csv.DictReader(io.StringIO(shown)))
+    profile = load(boxes / "one.json")
+    assert code == 0
+    assert [float(row["seconds"]) for row in rows] == [s for case in profile.cases for s in case.samples_s]
+    command("profiles", "export", boxes / "one.json", "--out", tmp_path / "samples.csv")
+    assert list(csv.DictReader((tmp_path / "samples.csv").open())) == rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lst"], "did you mean 'list'"),
+        (["show"], "1 profile"),
+        (["compare", "a"], "2 profiles"),
+        (["merge", "a", "b"], "out: None"),
+        (["show", "absent.json"], "No such file"),
+    ],
+)
+def test_bad_profile_questions_are_one_line(command, arguments, said):
+    code, shown, complaint = command("profiles", *arguments)
+    assert (code, shown) == (2, "")
+    assert said in complaint
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "peak"),
+    [
+        ("NVIDIA H200", 4.8e12),
+        ("NVIDIA H100 80GB HBM3", 3.35e12),
+        ("NVIDIA H100 PCIe", 2.0e12),
+        ("NVIDIA GB300", 8.0e12),
+        ("NVIDIA Something", None),
+    ],
+)
+def test_the_peak_is_the_catalogs(driver_name, peak):
+    assert cli_calibrate._peak_bytes_per_s(driver_name) == peak  # noqa: SLF001 - what the command hands to the backend
+
+
+STAND_IN = """
+import pathlib, shutil, sys, time
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+number = words["--device"].partition(":")[2]
+if number == "{fails}":
+    print("bad input: device: busy", file=sys.stderr); sys.exit(2)
+if "{sleeps}": time.sleep(60)
+source = pathlib.Path("{folder}") / ("one.json" if number == "0" else "other.json")
+shutil.copy(source, words["--out"])
+"""
+
+
+def stand_in(monkeypatch, folder, *, fails="", sleeps=""):
+    code = STAND_IN.format(folder=folder, fails=fails, sleeps=sleeps)
+    monkeypatch.setattr(all_gpus, "_program", lambda: [sys.executable, "-c", code])
+
+
+def test_every_gpu_gets_its_profile(monkeypatch, boxes, tmp_path):
+    stand_in(monkeypatch, boxes)
+    written = all_gpus.calibrate_all(2, ["--fraction", "0.5"], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nvidia-h200-gpu-1.json", "nvidia-h200-gpu-2.json"]
+    assert [load(path).hardware.identity for path in written] == ["GPU-1", "GPU-2"]
+
+
+def test_if_one_gpu_fails_no_profile_is_left(monkeypatch, boxes, tmp_path):
+    stand_in(monkeypatch, boxes, fails="1")
+    with pytest.raises(BadInput, match=r"device\.gpu:1: 2: bad input: device: busy"):
+        all_gpus.calibrate_all(2, [], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_ends_every_process(monkeypatch, boxes, tmp_path):
+    stand_in(monkeypatch, boxes, sleeps="yes")
+    started = []
+    popen = subprocess.Popen
+
+    def noting(*words: object, **rest: object) -> subprocess.Popen:
+        started.append(popen(*words, **rest))
+        return started[-1]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", noting)
+    monkeypatch.setattr(subprocess.Popen if False else popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        all_gpus.calibrate_all(2, [], tmp_path)
+    assert [process.poll() is not None for process in started] == [True, True]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibrating_all_needs_a_folder(tmp_path):
+    with pytest.raises(BadInput, match="a folder that exists"):
+        all_gpus.calibrate_all(1, [], tmp_path / "absent")
+
+
+def test_help_and_estimates_load_no_calibration():
+    code = "import sys; sys.argv = ['dsa-ledger', '--help']\nfrom dsa_ledger.__main__ import main\ntry: main()\nexcept SystemExit: pass\nprint([name for name in sys.modules if name.split('.')[0] == 'calib'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_profiles_and_calibrate_are_commands():
+    words = [shutil.which("dsa-ledger", path=os.path.dirname(sys.executable)) or "dsa-ledger", "--help"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "calibrate" in shown
+    assert "profiles" in shown

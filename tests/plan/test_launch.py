@@ -1,0 +1,66 @@
+"""Launch commands: each goes back through the reader of commands to the same ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from scenarios_at_random import tables
+
+from dsa_ledger import Scenario, estimate
+from dsa_ledger.audit.merge import merge_command
+from dsa_ledger.errors import BadInput, Faults, NotModelled
+from dsa_ledger.plan.launch import command
+from dsa_ledger.scenario_file import read, shipped
+
+UNSAID = ("gpu", "gpus", "load", "observed", "title", "draft.accepted")  # what no flag of a server says
+
+
+def read_back(text: str, whole: Scenario) -> Scenario:
+    """Return the scenario that a command stands for, with what no flag says taken from `whole`."""
+    table: dict[str, Any] = {"gpu": whole.gpu, "load": whole.load, "observed": whole.observed.model_dump()}
+    faults = Faults()
+    name = f"{whole.engine.name}@{whole.engine.version}" if whole.engine.version else whole.engine.name
+    reading = merge_command(table, [text], name, {"gpu"}, faults)
+    faults.stop_if_any()
+    assert reading.unknown == []
+    assert reading.missing == {}
+    if whole.engine.version:
+        assert table["engine"] == name
+    return Scenario.model_validate(table)
+
+
+def figures(whole: Scenario) -> dict[str, Any]:
+    ledger = estimate(whole)
+    return {key: ledger[key] for key in ledger.entries} | {"shortfalls": ledger.shortfalls}
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_a_shipped_scenario_comes_back_from_its_command(name):
+    whole = Scenario.model_validate(read(shipped()[name]))
+    assert figures(read_back(command(whole), whole)) == figures(whole)
+
+
+@settings(max_examples=150)
+@given(tables())
+def test_any_scenario_comes_back_from_its_command(table):
+    """What a command says is read back as it was: no field is lost, none comes from a default by accident."""
+    whole = Scenario.model_validate(table)
+    try:
+        wanted = figures(whole)
+    except (BadInput, NotModelled):
+        assume(False)  # noqa: FBT003 - hypothesis' own signature
+    assert figures(read_back(command(whole), whole)) == wanted
+
+
+def test_flags_are_spelled_as_the_release_has_them():
+    base = {"model": "zai-org/GLM-5.2-FP8", "gpu": "B200", "sharding": {"tp": 8}, "backends": {"decode": "trtllm"}}
+    for version, flag in (("0.5.9", "--nsa-decode-backend"), ("0.5.23", "--dsa-decode-backend")):
+        said = command(Scenario.model_validate(base | {"engine": f"sglang@{version}"}))
+        assert flag in said.split()
+
+
+def test_a_hostile_model_name_is_quoted():
+    whole = Scenario.model_validate({"model": "a b; rm -rf $HOME", "gpu": "H200", "engine": "vllm@0.33.0"})
+    assert "'a b; rm -rf $HOME'" in command(whole)
