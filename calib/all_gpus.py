@@ -26,7 +26,7 @@ def calibrate_all(count: int, options: Sequence[str], out: Path) -> list[Path]:
         raise BadInput([Fault("out", str(out), "a folder that exists, for one profile a GPU")])
     with tempfile.TemporaryDirectory(dir=out, prefix=".profiles-") as folder:
         running = [
-            subprocess.Popen(
+            subprocess.Popen(  # noqa: S603 - our own program
                 [*_program(), "--device", f"gpu:{number}", "--out", str(Path(folder) / f"{number}.json"), *options],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -39,7 +39,9 @@ def calibrate_all(count: int, options: Sequence[str], out: Path) -> list[Path]:
         finally:
             _end(running)
         failed = [
-            Fault(f"device.gpu:{number}", process.returncode, text.strip().replace("\n", "; ") or "a run without an error")
+            Fault(
+                f"device.gpu:{number}", process.returncode, text.strip().replace("\n", "; ") or "a run without an error"
+            )
             for number, (process, text) in enumerate(zip(running, said, strict=True))
             if process.returncode
         ]

@@ -1,4 +1,4 @@
-"""The kernels as built code: NVRTC from the `nvidia-cuda-nvrtc` wheel, no toolkit, no driver; what each kernel must use.
+"""The kernels as built code: NVRTC from its wheel, no toolkit, no driver; and what each kernel must use.
 
 A kernel that lost its loads in flight would measure itself and not the memory. Registers tell: a batch of loads that is
 whole in flight keeps four of them for every 16 bytes.
@@ -23,7 +23,9 @@ OPTIONS = ("-std=c++17",)
 OLDEST_NVRTC = (12, 9)  # 12.8 does not know sm_103
 WARPS, SCAN_WARPS, CLUSTER, GROUP = 8, 32, 8, 4  # as in paged_read.cu; a test compares them
 RING_BYTES = 8 * 8448 + 8 * 8
-REGISTER_FILE = 65_536  # 32-bit registers of one SM, compute capability 9.0 to 10.3 (CUDA C++ Programming Guide, table of
+REGISTER_FILE = (
+    65_536  # 32-bit registers of one SM, compute capability 9.0 to 10.3 (CUDA C++ Programming Guide, table of
+)
 # technical specifications per compute capability)
 
 
@@ -94,7 +96,7 @@ def _libraries() -> Iterator[Path]:
 
 
 def build(architecture: str, source: str | None = None) -> Built:
-    """Return the kernels compiled for an architecture such as "sm_90" (BadInput: no NVRTC, or what the compiler said)."""
+    """Return the kernels compiled for an architecture such as "sm_90" (BadInput: no NVRTC, or the compiler's words)."""
     path = find_nvrtc()
     if path is None:
         raise BadInput([Fault("nvrtc", None, "the wheel nvidia-cuda-nvrtc; pip install 'dsa-ledger[gpu13]'")])
@@ -103,7 +105,9 @@ def build(architecture: str, source: str | None = None) -> Built:
     library.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     nvrtc = (version[0].value, version[1].value)
     if nvrtc < OLDEST_NVRTC:
-        raise BadInput([Fault("nvrtc", ".".join(map(str, nvrtc)), "12.9 or newer, which knows every GPU of the catalog")])
+        raise BadInput(
+            [Fault("nvrtc", ".".join(map(str, nvrtc)), "12.9 or newer, which knows every GPU of the catalog")]
+        )
     program = ctypes.c_void_p()
     text = (source or kernel_source()).encode()
     library.nvrtcCreateProgram(ctypes.byref(program), text, b"paged_read.cu", 0, None, None)

@@ -37,7 +37,7 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One case to run. Its launches are read in order, each on pages of its own: tables, record picks, or row starts."""
+    """One case to run. Its launches go in order, each on pages of its own: tables, record picks, or row starts."""
 
     group: str
     kernel: str
@@ -63,8 +63,9 @@ class Work:
 
     @property
     def reuse_bytes(self) -> int:
-        """Return what is read from the pool until the first launch's bytes come round again."""
-        return self.launches * self.read_bytes
+        """Return what is read until the first launch's bytes come round again; a warm case has one table for all."""
+        distinct = len({id(table) for table in self.tables}) or self.launches
+        return distinct * self.read_bytes
 
 
 def paged(group: str, kernel: str, order: str, tables: Sequence[Table]) -> Work:
@@ -139,6 +140,13 @@ def ceiling_works(pool: Pool, tokens: int, most: int, kernels: Sequence[str]) ->
     return [paged("ceiling", kernel, "contiguous", tables) for kernel in kernels]
 
 
+def warm_works(pool: Pool, kernel: str, lengths: Sequence[int], most: int) -> list[Work]:
+    """Return single rows read again and again, from the cache where they fit, as public tables were measured."""
+    orders = [tokens for tokens in lengths if plan.pages_of(tokens) <= pool.tensor_pages]
+    tables = [plan.deal(plan.contiguous(pool.tensor_pages), [tokens]) for tokens in orders]
+    return [paged("warm", kernel, "contiguous", [table] * most) for table in tables]
+
+
 def score_works(pool: Pool, tokens: int, most: int) -> list[Work]:
     """Return the read with its score-like write."""
     tables = plan.rotation(plan.contiguous(pool.tensor_pages), [tokens], tensors=pool.tensors, most=most)
@@ -150,9 +158,7 @@ def scan_works(pool: Pool, kernels: Sequence[str], tokens: int, most: int) -> li
     row_bytes = 4 * tokens
     starts = tuple(range(0, pool.pages * plan.PAGE_BYTES - row_bytes + 1, row_bytes))[:most]
     read = SCAN_BYTES_PER_TOKEN * tokens
-    return [
-        Work("scan", kernel, "contiguous", 1, tokens, read, 0, row_starts=starts) for kernel in kernels if starts
-    ]
+    return [Work("scan", kernel, "contiguous", 1, tokens, read, 0, row_starts=starts) for kernel in kernels if starts]
 
 
 def gather_works(pool: Pool, rows: int, most: int, seed: int) -> list[Work]:

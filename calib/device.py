@@ -19,7 +19,7 @@ from calib.profile import Hardware, Software
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from calib.cases import Pool, Work
     from calib.profile import State
@@ -46,9 +46,9 @@ def device_count() -> int:
 class DeviceBackend:
     """One GPU, whole and idle (BadInput says what is in the way)."""
 
-    ceiling_kernels = ("read_straight",)
-    read_kernels = ("read_pages", "read_pages_bulk")
-    scan_kernels = ("scan_rows", "scan_rows_cluster")
+    ceiling_kernels: Sequence[str] = ("read_straight",)
+    read_kernels: Sequence[str] = ("read_pages", "read_pages_bulk")
+    scan_kernels: Sequence[str] = ("scan_rows", "scan_rows_cluster")
 
     def __init__(self, number: int, peak_of: Callable[[str], float | None]) -> None:
         """Look at the GPU and build its kernels; `peak_of` gives a GPU's peak by the driver's name [B/s]."""
@@ -56,14 +56,17 @@ class DeviceBackend:
         if not 0 <= number < count:
             raise BadInput([Fault("device", f"gpu:{number}", f"one of the {count} GPUs, counted from 0")])
         self.number = number
+        # Asked before this process has a context: in a container it could not tell its own from another's.
+        self.bus = cupy.cuda.Device(number).pci_bus_id
+        self.gpu = smi.query(self.bus)
+        _refuse_shared(self.gpu)
+        properties = cupy.cuda.runtime.getDeviceProperties(number)
         with cupy.cuda.Device(number):
-            properties = cupy.cuda.runtime.getDeviceProperties(number)
-            self.bus = cupy.cuda.Device(number).pci_bus_id
-            self.gpu = smi.query(self.bus)
-            _refuse_shared(self.gpu)
             capability = int(properties["major"]) * 10 + int(properties["minor"])
             if capability < OLDEST_CAPABILITY:
-                raise BadInput([Fault("device.compute_capability", capability / 10, "9.0 or newer (Hopper, Blackwell)")])
+                raise BadInput(
+                    [Fault("device.compute_capability", capability / 10, "9.0 or newer (Hopper, Blackwell)")]
+                )
             self.built = build.build(f"sm_{capability}")
             self.kernels = self._load_kernels()
         name = properties["name"].decode()
@@ -165,7 +168,9 @@ class _Loaded:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.start, self.stop = cupy.cuda.Event(), cupy.cuda.Event()
         self.kernel = build.KERNELS[work.kernel]
-        self.scores = self.slot_rows = None
+        self.slot_rows = np.empty(0, dtype=np.int32)
+        self.slots: Any = None
+        self.scores: Any = None
         with self.stream:
             self.calls = self._scans() if work.row_starts else self._walks()
             self._run(self.calls[:1])  # before the capture: a first launch may load code
@@ -258,9 +263,11 @@ class _Loaded:
 def _refuse_shared(gpu: smi.Gpu) -> None:
     faults = []
     if gpu.mig:
-        faults.append(Fault("device.mig", True, "a whole GPU: a slice has a share of the memory's channels"))
+        faults.append(Fault("device.mig", "on", "a whole GPU: a slice has a share of the memory's channels"))
     if gpu.others:
-        faults.append(Fault("device.processes", list(gpu.others), "an idle GPU; end them, or name another: --device gpu:N"))
+        faults.append(
+            Fault("device.processes", list(gpu.others), "an idle GPU; end them, or name another: --device gpu:N")
+        )
     if faults:
         raise BadInput(faults)
 

@@ -118,7 +118,11 @@ ENTRY = {"decode": decode_entry, "prefill": prefill_entry}
 
 
 def _empty(group: Group) -> dict[str, Any]:
-    ref = SOURCE["ref"].replace("ENGINE", group.engine.replace("tensorrt-llm", "trtllm")).replace("VERSION", group.version)
+    ref = (
+        SOURCE["ref"]
+        .replace("ENGINE", group.engine.replace("tensorrt-llm", "trtllm"))
+        .replace("VERSION", group.version)
+    )
     return {
         "engine": group.engine,
         "version": group.version,
@@ -134,7 +138,9 @@ def dumped(file: dict[str, Any]) -> str:
     """Return compact JSON: series named once a file, and no part that loading makes anew."""
     names: list[str] = []
     stored = {
-        phase: {gpu: {module: _stored(table, names) for module, table in some.items()} for gpu, some in file[phase].items()}
+        phase: {
+            gpu: {module: _stored(table, names) for module, table in some.items()} for gpu, some in file[phase].items()
+        }
         for phase in ("decode", "prefill")
     }
     return json.dumps(file | stored | {"labels": names}, separators=(",", ":"), ensure_ascii=True) + "\n"

@@ -19,7 +19,9 @@ def fits_of(cases: Sequence[Case], peak_bytes_per_s: float | None) -> Fits:
     """Return the fits that the measured cases allow; what was not measured is None or missing, never a guess."""
     reads = [case for case in cases if case.kernel == _better_read(cases)]
     return Fits(
-        ceiling_bytes_per_s=max((case.rate_bytes_per_s for case in cases if case.kernel == "read_straight"), default=None),
+        ceiling_bytes_per_s=max(
+            (case.rate_bytes_per_s for case in cases if case.kernel == "read_straight"), default=None
+        ),
         run_length=_run_length([case for case in reads if case.group == "fragmentation"]),
         shapes=tuple(
             Shape(

@@ -1,16 +1,4 @@
-"""Fragmentation as numbers, and the block table of a real server.
-
-To dump one from SGLang 0.5.x, in the scheduler process (`req_to_token` holds token slots; 64 a page;
-sgl-project/sglang python/sglang/srt/mem_cache/memory_pool.py, class ReqToTokenPool):
-
-    slots = scheduler.req_to_token_pool.req_to_token[[r.req_pool_idx for r in scheduler.running_batch.reqs]]
-    numpy.save("table.npy", slots[:, ::64].cpu().numpy() // 64)
-
-From vLLM V1, in a worker (vllm-project/vllm vllm/v1/worker/block_table.py, class BlockTable; block size 64):
-
-    table = worker.model_runner.input_batch.block_table[0]
-    numpy.save("table.npy", table.get_numpy_array()[: worker.model_runner.input_batch.num_reqs])
-"""
+"""Fragmentation as numbers, and the block table of a real server (how to dump one: profiles/README.md)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from calib.profile import Hardware, Software, State
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from calib.cases import Pool, Work
 
@@ -36,18 +36,21 @@ PAGE_WORDS = plan.PAGE_BYTES // 4
 def page_scores(pages: Words) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return the score-like value of each token of whole pages, as paged_read.cu `score` has it."""
     keys = (pages[:, :2048].reshape(-1, plan.PAGE_TOKENS, 32) & np.uint32(0xFFFF)).sum(axis=2, dtype=np.uint32)
-    return (keys * ((pages[:, 2048:] & np.uint32(7)) + np.uint32(1))).astype(np.float32)
+    scores: np.ndarray[Any, np.dtype[np.float32]] = (keys * ((pages[:, 2048:] & np.uint32(7)) + np.uint32(1))).astype(
+        np.float32
+    )
+    return scores
 
 
 class HostBackend:
     """numpy, or torch where it is asked for or present."""
 
-    ceiling_kernels = ("read_straight", "copy")
-    read_kernels = ("read_pages",)
-    scan_kernels = ("scan_rows",)
+    ceiling_kernels: Sequence[str] = ("read_straight", "copy")
+    read_kernels: Sequence[str] = ("read_pages",)
+    scan_kernels: Sequence[str] = ("scan_rows",)
 
     def __init__(self, library: str | None = None) -> None:
-        """Choose the library; None is torch if it is there, else numpy (BadInput for another name, or a missing one)."""
+        """Choose the library; None is torch if it is there, else numpy (BadInput: another name, or a missing one)."""
         if library not in (None, "torch", "numpy"):
             raise BadInput([Fault("device", f"cpu:{library}", "cpu, cpu:torch or cpu:numpy")])
         self.torch: Any = None
@@ -56,9 +59,7 @@ class HostBackend:
                 import torch
             except ImportError:
                 if library == "torch":
-                    raise BadInput(
-                        [Fault("device", "cpu:torch", "torch; pip install 'dsa-ledger[torch]'")]
-                    ) from None
+                    raise BadInput([Fault("device", "cpu:torch", "torch; pip install 'dsa-ledger[torch]'")]) from None
             else:
                 self.torch = torch
         self.pool: Words = np.empty((0, PAGE_WORDS), dtype=np.uint32)

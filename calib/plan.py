@@ -82,7 +82,9 @@ def scattered(pool_pages: int, seed: int) -> Order:
 
 def strided(pool_pages: int, stride_pages: int) -> Order:
     """Return every `stride_pages`-th page, then the same shifted by one, until all are handed out."""
-    return np.concatenate([np.arange(start, pool_pages, stride_pages) for start in range(stride_pages)]).astype(np.int64)
+    return np.concatenate([np.arange(start, pool_pages, stride_pages) for start in range(stride_pages)]).astype(
+        np.int64
+    )
 
 
 def deal(order: Order, tokens: Sequence[int], *, interleaved: bool = False, shared_pages: int = 0) -> Table:

@@ -81,7 +81,9 @@ class PrefillFit:
     def _fit_law(self, points: Points) -> None:
         us, series, count = points.us, points.series, len(self.labels)
         design = self._design(points)
-        self.host = np.array([np.percentile(us[series == index], 8) if (series == index).any() else 0.0 for index in range(count)])
+        self.host = np.array(
+            [np.percentile(us[series == index], 8) if (series == index).any() else 0.0 for index in range(count)]
+        )
         self.law = np.zeros(design.shape[1])
         use = us > 1.35 * self.host[series]
         for _ in range(ROUNDS):
@@ -101,7 +103,9 @@ class PrefillFit:
         law = nonnegative((design / us[:, None])[use], np.ones(int(use.sum())))
         off = np.abs(design @ law / us - 1)
         near = use & (off < max(OUTLIER, 3 * float(np.median(off[use]))))
-        return nonnegative((design / us[:, None])[near], np.ones(int(near.sum()))) if near.sum() >= FEWEST_CELLS else law
+        return (
+            nonnegative((design / us[:, None])[near], np.ones(int(near.sum()))) if near.sum() >= FEWEST_CELLS else law
+        )
 
     def _uncorrected(self, points: Points) -> Array:
         return np.maximum(self.host[points.series], self._design(points) @ self.law)
@@ -119,7 +123,9 @@ class PrefillFit:
         for index in range(len(self.labels)):
             chosen = points.series == index
             if chosen.sum() >= FEWEST_CELLS:
-                self.own[index] = Smoother(place[chosen], left[chosen], OF_A_SERIES, noise=1.5 * NOISE, rounds=REWEIGHTED)
+                self.own[index] = Smoother(
+                    place[chosen], left[chosen], OF_A_SERIES, noise=1.5 * NOISE, rounds=REWEIGHTED
+                )
 
     def correction(self, index: int, batch: Array, new: Array, prefix: Array) -> Array:
         """Return the relative correction of one series."""

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from calib.stats import Summary, summary
 from dsa_ledger.errors import BadInput, Fault
 
-SCHEMA = 1
 PLAIN_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -161,7 +160,7 @@ class Fits(_Part):
 class Profile(_Part):
     """A whole calibration."""
 
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[1] = 1
     created: str  # UTC, ISO 8601
     hardware: Hardware
     software: Software
@@ -193,14 +192,16 @@ class Profile(_Part):
 
 
 def save(profile: Profile, path: Path) -> Path:
-    """Write the profile to a file, or into a folder under its own name; return the file. It appears whole or not at all.
+    """Write the profile to a file, or into a folder under its own name; return the file.
 
-    Raises BadInput where nothing can be written.
+    It appears whole or not at all. Raises BadInput where nothing can be written.
     """
     target = path / f"{profile.file_stem}.json" if path.is_dir() else path
     text = json.dumps({"seal": profile.seal, **profile.model_dump(mode="json")}, indent=1) + "\n"
     try:
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".profile-", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=target.parent, prefix=".profile-", delete=False, encoding="utf-8"
+        ) as file:
             temporary = Path(file.name)
             try:
                 file.write(text)
@@ -235,6 +236,16 @@ def load(path: Path) -> Profile:
     return profile
 
 
+def load_for_estimate(path: Path) -> Profile:
+    """Return the profile of a GPU; one of a CPU's memory is refused, it says nothing of a GPU (BadInput)."""
+    profile = load(path)
+    if profile.hardware.kind != "gpu":
+        raise BadInput(
+            [Fault("profile.hardware.kind", profile.hardware.kind, "gpu: no other memory stands for a GPU's")]
+        )
+    return profile
+
+
 def _faults(wrong: ValidationError) -> list[Fault]:
     found = wrong.errors(include_url=False)
     # A list whose items are wrong is called too short as well: only the items are.
@@ -248,69 +259,3 @@ def _faults(wrong: ValidationError) -> list[Fault]:
 
 def _shown(given: Any) -> Any:
     return f"a table of {len(given)}" if isinstance(given, dict) else given
-
-
-def differing(first: Profile, second: Profile) -> list[str]:
-    """Return each field of hardware, software and protocol in which two profiles differ, with both values."""
-    found = []
-    for part in ("hardware", "software", "protocol"):
-        ours, theirs = getattr(first, part).model_dump(), getattr(second, part).model_dump()
-        found += [f"{part}.{name}: {ours[name]!r} and {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]
-    return found
-
-
-def merge(profiles: list[Profile]) -> Profile:
-    """Return one profile with the samples of several runs of one machine and protocol (BadInput names what differs)."""
-    from calib.fits import fits_of
-
-    first = profiles[0]
-    faults = [
-        Fault(f"profiles[{number}].{line.partition(':')[0]}", line.partition(": ")[2], "the same in all: not merged")
-        for number, other in enumerate(profiles[1:], 1)
-        for line in differing(first, other)
-    ]
-    seals = [profile.seal for profile in profiles]
-    if len(set(seals)) < len(seals):
-        faults.append(Fault("profiles", len(seals), "different runs; one is given twice"))
-    if faults:
-        raise BadInput(faults)
-    by_key: dict[str, Case] = {}
-    for case in (case for profile in profiles for case in profile.cases):
-        known = by_key.get(case.key)
-        together = (known.samples_s if known else ()) + case.samples_s
-        by_key[case.key] = case.model_copy(
-            update={"samples_s": together, "verified": case.verified and (known is None or known.verified)}
-        )
-    cases = tuple(by_key.values())
-    drifts = [profile.drift for profile in profiles if profile.drift is not None]
-    return first.model_copy(
-        update={
-            "cases": cases,
-            "fits": fits_of(cases, first.hardware.peak_bytes_per_s),
-            "after": profiles[-1].after,
-            "drift": max(drifts, key=abs, default=None),
-            "warnings": tuple(dict.fromkeys(line for profile in profiles for line in profile.warnings)),
-            "merged_from": tuple(seals),
-        }
-    )
-
-
-def compared(first: Profile, second: Profile) -> list[dict[str, Any]]:
-    """Return each case that both measured: medians, their ratio, and whether the p10 to p90 ranges meet."""
-    theirs = {case.key: case for case in second.cases}
-    rows = []
-    for case in first.cases:
-        other = theirs.get(case.key)
-        if other is None:
-            continue
-        a, b = case.summary, other.summary
-        rows.append(
-            {
-                "case": case.key,
-                "first_s": a.median_s,
-                "second_s": b.median_s,
-                "ratio": b.median_s / a.median_s,
-                "within_noise": a.p10_s <= b.p90_s and b.p10_s <= a.p90_s,
-            }
-        )
-    return rows

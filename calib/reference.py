@@ -1,4 +1,4 @@
-"""What the kernels must find, by numpy: the pool's words are a hash of their number, so no copy of the pool is needed."""
+"""What the kernels must find, by numpy: a pool's words are a hash of their number, so no copy of it is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def words_sum(words: Words) -> int:
 
 
 def scan_sum(keys: Words, threads: int) -> int:
-    """Return what a two-pass scan by so many threads adds up to; thread t has vectors t, t + threads, ... of 4 words."""
+    """Return what a two-pass scan adds up to; thread t of `threads` has vectors t, t + threads, ... of 4 words."""
     vectors = keys.reshape(-1, 4)
     rounds = -(-len(vectors) // threads)
     tops = np.zeros((rounds * threads, 4), dtype=np.uint8)

@@ -35,7 +35,7 @@ def fit_rows(profile: Profile) -> list[dict[str, Any]]:
         (rate, _), (_, half) = law.covariance
         noisy = any(case.group == "fragmentation" and case.summary.verdict == "noisy" for case in profile.cases)
         note = ("from noisy samples; " if noisy else "") + f"worst residual {worst:.1%}"
-        note += (f"; {law.held_at_zero} held at 0" if law.held_at_zero else "")
+        note += f"; {law.held_at_zero} held at 0" if law.held_at_zero else ""
         rows.append(_fit("rate_inf", _rate(law.rate_inf_bytes_per_s), _rate(math.sqrt(rate)), note))
         rows.append(_fit("r_half", f"{law.r_half_pages:.3g} pages", f"{math.sqrt(half):.2g} pages", note))
     for scan in fits.scans:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SEED = 20_26
 TENSORS = 21  # full layers of GLM-5.2: as many index-K tensors does a rank keep
+WARM_TOKENS = (16_384, 65_536, 262_144)  # 2, 9 and 35 MB of index-K: within the last-level cache of H200
 GATHER_ROWS = 16  # query rows of a sparse attention launch
 TRIES = 3
 LEAST_SAMPLES = 5  # of a case, however late it is
@@ -97,14 +98,24 @@ class Extent:
     seconds: float  # after this no second or third try, and only the fewest samples
 
 
-GPU_GRID = tuple((rows, tokens) for rows in (1, 4, 16, 64, 256) for tokens in (4096, 16_384, 65_536, 262_144, 1_048_576))
+GPU_GRID = tuple(
+    (rows, tokens) for rows in (1, 4, 16, 64, 256) for tokens in (4096, 16_384, 65_536, 262_144, 1_048_576)
+)
 SCAN_TOKENS = (32_768, 65_536, 131_072, 262_144, 524_288, 1_048_576)
 EXTENTS = {
     ("gpu", True): Extent(8 * GIB, 262_144, GPU_GRID[::2], SCAN_TOKENS[::2] + SCAN_TOKENS[-1:], 20, 2 * GIB, 12),
     ("gpu", False): Extent(2**60, 524_288, GPU_GRID, SCAN_TOKENS, 40, 4 * GIB, 70),
-    ("cpu", True): Extent(384 * MIB, 65_536, ((1, 16_384), (4, 16_384), (1, 131_072)), SCAN_TOKENS[:4], 11, 32 * MIB, 6),
+    ("cpu", True): Extent(
+        384 * MIB, 65_536, ((1, 16_384), (4, 16_384), (1, 131_072)), SCAN_TOKENS[:4], 11, 32 * MIB, 6
+    ),
     ("cpu", False): Extent(
-        4 * GIB, 131_072, ((1, 16_384), (4, 16_384), (16, 16_384), (1, 131_072), (4, 131_072)), SCAN_TOKENS, 31, 64 * MIB, 45
+        4 * GIB,
+        131_072,
+        ((1, 16_384), (4, 16_384), (16, 16_384), (1, 131_072), (4, 131_072)),
+        SCAN_TOKENS,
+        31,
+        64 * MIB,
+        45,
     ),
 }
 KEPT_FREE_BYTES = {"gpu": 2 * GIB, "cpu": GIB}
@@ -169,7 +180,13 @@ def _take_pool(backend: Backend, asked: Plan, extent: Extent) -> Pool:
         else:
             return pool
     raise BadInput(
-        [Fault("memory.free", free, f"{LEAST_POOL_BYTES:,} B to measure with, beside what stays free; end what fills it")]
+        [
+            Fault(
+                "memory.free",
+                free,
+                f"{LEAST_POOL_BYTES:,} B to measure with, beside what stays free; end what fills it",
+            )
+        ]
     )
 
 
@@ -186,6 +203,7 @@ def _groups(backend: Backend, pool: Pool, asked: Plan, extent: Extent) -> list[l
         cases.ceiling_works(pool, tokens, several, backend.ceiling_kernels)
         + cases.fragmentation_works(pool, reads, tokens, several, SEED),
         cases.score_works(pool, tokens, several),
+        cases.warm_works(pool, reads[0], WARM_TOKENS, 8),
         [
             work
             for count in extent.scan_tokens
@@ -234,8 +252,7 @@ def _measure_group(backend: Backend, group: list[Work], extent: Extent, began: f
     best: list[_Measured] = []
     loaded: list[Loaded] = []
     try:
-        for work in group:
-            loaded.append(backend.load(work))
+        loaded.extend(backend.load(work) for work in group)  # one by one: what was loaded is released
         correct = [one.verified() for one in loaded]
         for one in loaded:
             one.replay()  # warms what is compiled or mapped on first use, not the pages
@@ -244,8 +261,8 @@ def _measure_group(backend: Backend, group: list[Work], extent: Extent, began: f
             for replay in range(extent.replays):
                 if replay >= LEAST_SAMPLES and time.monotonic() - began > extent.seconds:
                     break
-                for one, ready in zip(tried, loaded, strict=True):
-                    one.samples.append(ready.replay())
+                for case, ready in zip(tried, loaded, strict=True):
+                    case.samples.append(ready.replay())
             if not best or _spread(tried) < _spread(best):
                 best = tried
             if _spread(best) <= stats.STEADY_SPREAD or time.monotonic() - began > extent.seconds:

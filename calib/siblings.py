@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calib.decode_fit import split
-from calib.prefill_fit import is_dense
-from dsa_ledger.timing import evaluate
+from calib.stored import predicted_decode, predicted_prefill
 from dsa_ledger.timing.siblings import DISTURBED, carried_decode, carried_prefill, siblings_of
 from dsa_ledger.timing.tables import machine_of, module_tables
 
@@ -18,26 +17,6 @@ if TYPE_CHECKING:
     from dsa_ledger.timing.measured import Group
 
 TAILS = (0.045, 0.955)
-
-
-def predicted_decode(table: dict[str, Any], points: Points) -> Array:
-    """Return microseconds of a decode table at points, by the run-time evaluation."""
-    peak = machine_of(points.group.gpu).peak
-    indexer = points.group.module == "full_layer"
-    wanted = [evaluate.Wanted(*label, peak) for label in points.labels]
-    rows = zip(points.series.tolist(), points.batch.tolist(), points.prefix.tolist(), strict=True)
-    return np.array(
-        [evaluate.decode(table, wanted[series], batch, tokens, indexer=indexer).total for series, batch, tokens in rows]
-    )
-
-
-def predicted_prefill(table: dict[str, Any], points: Points) -> Array:
-    """Return microseconds of a prefill table at points, by the run-time evaluation."""
-    scores = points.group.module in ("full_layer", "topk_kernel")
-    peak = machine_of(points.group.gpu).peak
-    wanted = [evaluate.Wanted(*label, peak) for label in points.labels]
-    rows = zip(*(part.tolist() for part in (points.series, points.batch, points.new, points.prefix)), strict=True)
-    return np.array([evaluate.prefill(table, wanted[series], *cell, scores=scores).total for series, *cell in rows])
 
 
 def from_siblings(file: dict[str, Any], points: Points) -> Array | None:
@@ -116,5 +95,4 @@ def thin_entry(file: dict[str, Any], points: Points) -> dict[str, Any]:
         "p95_error": round(float(np.quantile(np.abs(off), 0.95)), 4),
         "interval": [round(float(low), 3), round(float(high), 3)],
         "longest": int(kept.prefix.max()),
-        "dense_rows": int(is_dense(points).sum()),
     }

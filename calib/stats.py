@@ -124,7 +124,7 @@ def run_law(run_pages: Sequence[float], rates: Sequence[float]) -> RunLaw:
     if found.at_zero <= 0:
         raise ValueError("the rate has no ceiling")
     rate_inf, r_half = 1 / found.at_zero, found.slope / found.at_zero
-    # d(rate_inf, r_half) / d(at_zero, slope)
+    # How (rate_inf, r_half) move with (at_zero, slope).
     jacobian = ((-rate_inf * rate_inf, 0.0), (-r_half * rate_inf, rate_inf))
     covariance = _sandwich(jacobian, found.covariance)
     residuals = tuple(rate / (rate_inf * run / (run + r_half)) - 1 for run, rate in zip(run_pages, rates, strict=True))

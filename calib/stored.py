@@ -19,7 +19,26 @@ if TYPE_CHECKING:
     from calib.smooth import Array
 
 NODES = {
-    "sglang": (1, 64, 256, 512, 1024, 2047, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131072, 202752, 262144, 524288, 1048576),
+    "sglang": (
+        1,
+        64,
+        256,
+        512,
+        1024,
+        2047,
+        2048,
+        3072,
+        4096,
+        8192,
+        16384,
+        32768,
+        65536,
+        131072,
+        202752,
+        262144,
+        524288,
+        1048576,
+    ),
     "vllm": (2, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "tensorrt-llm": (2, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
 }
@@ -59,7 +78,9 @@ def decode_table(fit: DecodeFit, engine: str) -> dict[str, Any]:
             "tokens": list(nodes),
             "labels": list(map(str, fit.labels)),
             "floor_folds": folds(floor),
-            "gather_tenths": {f"{kind} {heads}": whole(fit.gather[index], TENTHS) for index, (kind, heads) in enumerate(fit.heads)},
+            "gather_tenths": {
+                f"{kind} {heads}": whole(fit.gather[index], TENTHS) for index, (kind, heads) in enumerate(fit.heads)
+            },
             "growth_steps": {kind: steps(table) for kind, table in growth.items()},
         }
     )

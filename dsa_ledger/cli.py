@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dsa_ledger.cli_audit import audit
+from dsa_ledger.cli_audit import audit, validate
 from dsa_ledger.cli_calibrate import calibrate, profiles
-from dsa_ledger.cli_plan import plan
-from dsa_ledger.console import complain, write
+from dsa_ledger.cli_plan import plan, sweep
+from dsa_ledger.console import complain, stop_if_closed, write
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.options import (
     LAYER_OPTIONS,
@@ -174,8 +174,8 @@ def schema() -> None:
     write(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
 
 
-ABOUT_A_SCENARIO = (estimate, explain, compare, plan, audit)
-OTHERS = (layers, calibrate, profiles, models, gpus, schema)
+ABOUT_A_SCENARIO = (estimate, explain, compare, plan, sweep, audit)
+OTHERS = (layers, validate, calibrate, profiles, models, gpus, schema)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -208,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # No plugin of another package may slow down or change how our own inputs are read.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     given = sys.argv[1:] if arguments is None else list(arguments)
+    stop_if_closed()
     try:
         application(given)(given, prog_name=PROGRAM)
     except BadInput as bad:

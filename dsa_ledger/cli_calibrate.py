@@ -1,4 +1,4 @@
-"""The commands about measured boxes: `calibrate` makes a profile, `profiles` lists, shows, compares, merges, exports."""
+"""The commands about measured boxes: `calibrate` makes a profile, `profiles` shows, compares and merges them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _show(given: list[str], _: Path | None, form: str) -> None:
 
 
 def _compare(given: list[str], _: Path | None, form: str) -> None:
-    from calib.profile import compared, differing
+    from calib.compare import compared, differing
     from calib.report import compared_rows
     from dsa_ledger.render import rows_text
     from dsa_ledger.render.profiles import json_text, page_text
@@ -141,7 +141,8 @@ def _compare(given: list[str], _: Path | None, form: str) -> None:
 
 
 def _merge(given: list[str], out: Path | None, form: str) -> None:
-    from calib.profile import merge, save
+    from calib.compare import merge
+    from calib.profile import save
 
     if out is None:
         raise BadInput([Fault("out", None, "a file or folder for the merged profile")])
@@ -228,7 +229,7 @@ def _calibrate_all(out: Path | None, device: str, *, block_table: Path | None, *
 
 
 def _peak_bytes_per_s(driver_name: str) -> float | None:
-    """Return the catalog's peak of a GPU by the name its driver gives, such as "NVIDIA H100 80GB HBM3"; None if unknown."""
+    """Return the catalog's peak of a GPU by its driver's name for it, "NVIDIA H100 80GB HBM3"; None if unknown."""
     from dsa_ledger.catalog import gpu_names, load_gpu
 
     words = driver_name.removeprefix("NVIDIA ").split()

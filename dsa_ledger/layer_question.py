@@ -26,7 +26,7 @@ def layer_question(asked: Asked, name: str) -> tuple[Model, list[LayerRow], list
     """
     faults = Faults()
     for text in asked.sets:
-        faults.require(text.startswith("model."), "--set", text, "expected model.KEY=VALUE; layers need nothing else")
+        faults.require(text.startswith("model."), "--set", text, "model.KEY=VALUE; layers need nothing else")
     faults.stop_if_any()
     by_path = {option.path: option for option in OPTIONS}
     # The GPU is not asked for here; any one makes the scenario whole.
@@ -37,9 +37,7 @@ def layer_question(asked: Asked, name: str) -> tuple[Model, list[LayerRow], list
     try:
         model = load_model(name, scenario.model_overrides)
         stages = scenario.sharding.pp
-        faults.require(
-            stages <= model.layers, "sharding.pp", stages, f"expected at most {model.layers}, one layer each"
-        )
+        faults.require(stages <= model.layers, "sharding.pp", stages, f"at most {model.layers}, one layer each")
         faults.stop_if_any()
         newest = newest_releases()
         if one_engine:

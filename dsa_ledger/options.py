@@ -122,6 +122,8 @@ OPTIONS = (
     Option("--new-tokens", "load.new_tokens", "TOKENS", "Prompt tokens of one request computed in this prefill."),
     Option("--draft-steps", "draft.steps", "N", "Speculative tokens per step, by the MTP layers."),
     Option("--accepted", "draft.accepted", "X", "Mean tokens kept per step."),
+    Option("--measured-step", "load.measured_step", "TIME@CONTEXT", "A step seen at this batch, such as 16.9ms@8192."),
+    Option("--mean-run-pages", "load.mean_run_pages", "N", "Pages in a row in the block table; default contiguous."),
     Option("--feature", "features", "NAME", "Feature switched on; may be repeated.", _features),
     Option("--mem-fraction", "limits.mem_fraction", "SHARE", "The engine's share of memory, by its own flag."),
     Option("--context-length", "limits.context_length", "TOKENS", "Longest request; default the model's."),

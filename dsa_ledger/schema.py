@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
-from dsa_ledger.units import parse_bytes, parse_count, parse_rate
+from dsa_ledger.units import parse_bytes, parse_count, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ class Hbm(Frozen):
     """The memory of one GPU."""
 
     capacity_bytes: Annotated[
-        int, Field(gt=0, le=1 << 50, description="as the driver reports it, never the marketing figure"), BYTES
+        int, Field(ge=1 << 20, le=1 << 50, description="as the driver reports it, never the marketing figure"), BYTES
     ]
     peak_bytes_per_s: Annotated[float, Field(gt=0, le=1e15, description="data-sheet bandwidth"), RATE]
     marketing: str = ""
@@ -165,7 +165,7 @@ class Gpu(Frozen):
     hbm: Hbm
     sms: Positive
     l2_bytes: Annotated[int, Field(ge=0), BYTES]
-    compute_capability: tuple[int, int]
+    compute_capability: tuple[Annotated[int, Field(ge=0, le=99), WHOLE], Annotated[int, Field(ge=0, le=99), WHOLE]]
     provenance: dict[str, Provenance] = Field(description="source by field; `hbm.capacity_bytes` at least")
 
 
@@ -207,6 +207,23 @@ class Draft(Frozen):
     accepted: Annotated[float, Field(ge=1, le=65)] | None = Field(None, description="mean tokens kept per step")
 
 
+class MeasuredStep(Frozen):
+    """A step's time seen on the server in question, and the context at which it was seen; text is TIME@CONTEXT."""
+
+    seconds: float = Field(gt=0, le=3600)
+    context: Annotated[int, Field(ge=0, le=LONGEST_CONTEXT), TOKENS]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            time, at, context = value.partition("@")
+            if not at:
+                raise ValueError("expected TIME@CONTEXT, such as 16.9ms@8192")
+            return {"seconds": parse_seconds(time), "context": context.strip()}
+        return value
+
+
 class Load(Frozen):
     """What the server is asked to hold and run."""
 
@@ -216,6 +233,10 @@ class Load(Frozen):
     )
     new_tokens: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = Field(
         None, description="prompt tokens computed now"
+    )
+    measured_step: MeasuredStep | None = Field(None, description="a step seen at this batch, such as 16.9ms@8192")
+    mean_run_pages: Annotated[float, Field(ge=1, le=1 << 30)] | None = Field(
+        None, description="pages that lie in a row in the block table; default contiguous"
     )
 
 
@@ -263,6 +284,14 @@ class HiCache(Frozen):
     size_gb: Annotated[float, Field(gt=0, le=1 << 24)] | None = Field(None, description="decimal GB per rank")
 
 
+class Machine(Frozen):
+    """What surrounds the GPUs: a node's GPUs and host memory, and the rate of one rank's link."""
+
+    node_gpus: Positive | None = Field(None, description="default 8, in a GB200 or GB300 tray 4")
+    host_bytes: Annotated[int, Field(gt=0, le=1 << 50), BYTES] | None = None
+    link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15), RATE] | None = None
+
+
 FEATURES = (
     "hicache",
     "hisparse",
@@ -304,6 +333,7 @@ class Scenario(Frozen):
     backends: Backends = Backends()
     hisparse: HiSparse = HiSparse()
     hicache: HiCache = HiCache()
+    machine: Machine = Machine()
 
     model_config = ConfigDict(populate_by_name=True)
 

@@ -66,18 +66,20 @@ def test_the_command_is_installed_and_is_the_module():
     assert dsa_ledger.__version__ in shown[0]
 
 
-def test_wheel_installs_the_package_and_no_bare_scenarios(names):
-    assert {name.split("/")[0] for name in names} == {"dsa_ledger", f"dsa_ledger-{dsa_ledger.__version__}.dist-info"}
+def test_wheel_installs_the_packages_and_no_bare_scenarios(names):
+    metadata = f"dsa_ledger-{dsa_ledger.__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"calib", "dsa_ledger", metadata}
 
 
 def test_wheel_holds_every_module_and_data_file(names, project_files):
     wanted = {
-        path if path.startswith("dsa_ledger/") else f"dsa_ledger/{path}"
+        f"dsa_ledger/{path}" if path.startswith("scenarios/") else path
         for path in project_files
-        if path.startswith(("dsa_ledger/", "scenarios/")) and PurePosixPath(path).suffix in DATA | {".py"}
+        if path.startswith(("calib/", "dsa_ledger/", "scenarios/")) and PurePosixPath(path).suffix in DATA | {".py"}
     }
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert any(name.startswith("dsa_ledger/scenarios/") for name in wanted)
+    assert "calib/paged_read.cu" in wanted
 
 
 def test_wheel_names_command_licence_and_python(wheel, names):

@@ -156,7 +156,7 @@ def test_tp_never_makes_a_rank_heavier(scenario):
 
 
 @FEWER
-@given(plain_sglang(), st.floats(60, 120), st.floats(0, 20))
+@given(plain_sglang(), st.floats(60, 79), st.floats(0, 20))  # the smallest GPU has 79.65 GiB
 def test_pool_never_grows_with_held_memory(scenario, free, held):
     """Pool tokens never grow with memory that something else holds, before or after the weights."""
     base = {"limits": {"mem_fraction": 0.8}}

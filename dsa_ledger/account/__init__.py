@@ -9,10 +9,12 @@ from dsa_ledger.account import sglang_pool, sglang_tiers, sglang_workspace, trtl
 from dsa_ledger.account.deploy import check_load, deploy
 from dsa_ledger.account.headroom import post_headroom, post_prefill_headroom
 from dsa_ledger.account.model import post_model
+from dsa_ledger.account.network import post_host, post_network
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
+from dsa_ledger.account.timing import post_timing
 from dsa_ledger.account.step import post_held_requests, post_load, post_requests, post_step
-from dsa_ledger.account.verdict import judge_load, judge_weights
+from dsa_ledger.account.verdict import judge_load, judge_weights, post_need
 from dsa_ledger.account.weights import post_checkpoint, post_layout, post_rank
 from dsa_ledger.account.worst import post_worst, post_worst_capacity
 from dsa_ledger.ledger import Ledger, Scope
@@ -21,6 +23,7 @@ from dsa_ledger.schema import Load, Scenario
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dsa_ledger.account.many import Loads
     from dsa_ledger.engines.base import Build, Deployment
 
 __all__ = ["capacity", "estimate"]
@@ -44,11 +47,11 @@ def estimate(scenario: Scenario) -> Ledger:
 
     Raises BadInput with every fault found, and NotModelled where no rule is known.
     """
-    plan, base = _still(scenario)
+    plan, base = still(scenario)
     ledger = base.copy()
     check_load(scenario, plan.model)
     if scenario.load.context is not None:
-        _post_load(ledger, plan, scenario)
+        _post_load(ledger, plan, scenario, scenario.load)
     post_worst(ledger, plan)
     if scenario.load.context is not None:
         judge_load(ledger, plan)
@@ -60,7 +63,7 @@ def capacity(scenario: Scenario) -> Ledger:
 
     Each entry in it is the one `estimate` posts. Raises as `estimate` does.
     """
-    plan, base = _still(scenario)
+    plan, base = still(scenario)
     ledger = base.copy()
     check_load(scenario, plan.model)
     if scenario.load.context is not None:
@@ -74,7 +77,18 @@ def capacity(scenario: Scenario) -> Ledger:
     return ledger
 
 
-def _still(scenario: Scenario) -> tuple[Deployment, Ledger]:
+def post_loads(scenario: Scenario, loads: Loads) -> Ledger:
+    """Return a ledger whose load is one of arrays; see `many.estimate_many`, which checks them first."""
+    plan, base = still(scenario)
+    ledger = base.copy()
+    _post_load(ledger, plan, scenario, loads)
+    post_worst(ledger, plan)
+    post_need(ledger, plan)
+    return ledger
+
+
+def still(scenario: Scenario) -> tuple[Deployment, Ledger]:
+    """Return the deployment and its ledger without a load; both are shared and must not be changed."""
     still = scenario.model_copy(update={"load": Load()})
     return _deployment(still.model_dump_json(by_alias=True, exclude_defaults=True))
 
@@ -90,6 +104,7 @@ def _deployment(scenario_text: str) -> tuple[Deployment, Ledger]:
     post_records(ledger, plan)
     POOLS[plan.release.engine](ledger, plan)
     post_headroom(ledger, plan)
+    post_host(ledger, plan)
     judge_weights(ledger, plan)
     return plan, ledger
 
@@ -108,13 +123,15 @@ def _weights(build: Build) -> Ledger:
     return ledger
 
 
-def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario) -> None:
-    load = scenario.load
+def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Load | Loads) -> None:
     post_load(ledger, plan, load)
     for stage in plan.stages:
         post_step(Scope(ledger, stage.prefix), plan)
     post_prefill_headroom(ledger, plan)
     if load.new_tokens is not None:
         post_prefill(ledger, plan, load)
+    post_timing(ledger, plan, scenario, load)
     if scenario.has("pd-prefill") or scenario.has("pd-decode"):
         post_transfer(ledger, plan)
+    if plan.model.weights_modelled:
+        post_network(ledger, plan)

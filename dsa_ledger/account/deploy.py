@@ -11,6 +11,7 @@ from dsa_ledger.engines.index_cache import quality_warning
 from dsa_ledger.engines.layers import layers_of
 from dsa_ledger.engines.registry import CHECKS, ENGINES
 from dsa_ledger.engines.releases import resolve
+from dsa_ledger.engines.settings import check_machine, setting_notes
 from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def deploy(scenario: Scenario) -> Deployment:
     rules = ENGINES[release.engine]
     check_known(model, release)
     CHECKS[release.engine](scenario, model, gpu, release)
+    check_machine(scenario, gpu, release)
     layers = layers_of(model, release, scenario.features)
     cuts = scenario.sharding.pp_partition or rules.stage_cuts(model.layers, scenario.sharding.pp)
     build = Build(
@@ -40,6 +42,7 @@ def deploy(scenario: Scenario) -> Deployment:
     record = rules.record_layout(scenario, model, gpu, release)
     bits = rules.index_k_bits(scenario, gpu, release)
     costs = quality_warning(model, layers)
+    notes = setting_notes(scenario, model, gpu, release, record.value)
     return Deployment(
         scenario=scenario,
         gpu=gpu,
@@ -51,7 +54,7 @@ def deploy(scenario: Scenario) -> Deployment:
         prefill=rules.prefill_rules(scenario, gpu, release),
         replicas=rules.replicas(scenario, release),
         dcp=scenario.sharding.dcp,
-        warnings=(*warnings, *([costs] if costs else [])),
+        warnings=(*warnings, *([costs] if costs else []), *notes),
     )
 
 
@@ -109,11 +112,14 @@ def check_load(scenario: Scenario, model: Model) -> None:
     """Raise BadInput for a load that contradicts itself or the context length."""
     faults, load = Faults(), scenario.load
     if load.new_tokens is not None:
+        most = (
+            "load.context (--context), which is not given" if load.context is None else f"load.context = {load.context}"
+        )
         faults.require(
             load.context is not None and load.new_tokens <= load.context,
             "load.new_tokens",
             load.new_tokens,
-            f"at most load.context = {load.context}, which counts the new tokens in",
+            f"at most {most}, which counts the new tokens in",
         )
     limit = scenario.limits.context_length or model.max_position
     faults.require(

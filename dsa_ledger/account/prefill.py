@@ -8,10 +8,12 @@ from dsa_ledger.account.records import scenario_source
 from dsa_ledger.engines.rules import engine_source, since
 from dsa_ledger.errors import NotModelled
 from dsa_ledger.formulas import prefill, workspace
+from dsa_ledger.formulas.helpers import choice
 from dsa_ledger.ledger import Source
 from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
+    from dsa_ledger.account.many import Loads
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Load
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 KERNEL = Source("engine", "DeepGEMM 54e2261: 128 head rows a query tile", "2026-06-23")
 
 
-def post_prefill(ledger: Ledger, plan: Deployment, load: Load) -> None:
+def post_prefill(ledger: Ledger, plan: Deployment, load: Load | Loads) -> None:
     """Post logits, chunks, index-K traffic and score arithmetic of one request's new tokens."""
     rules = plan.prefill
     if plan.caches.index_k.tokens_per_state > 1:
@@ -28,8 +30,8 @@ def post_prefill(ledger: Ledger, plan: Deployment, load: Load) -> None:
     if "limits.chunk_tokens" not in ledger:
         ledger.fact("limits.chunk_tokens", Unit.TOKENS, rules.chunk_tokens)
     ledger.fact("prefill.unchecked_elements", Unit.ELEMENTS, rules.unchecked_elements)
-    context = load.context or 0
-    scores = int(not (rules.skips_short.value and context <= plan.model.index_topk))
+    context = 0 if load.context is None else load.context
+    scores = choice(context <= plan.model.index_topk, 0, 1) if rules.skips_short.value else 1
     ledger.given("prefill.scores", scores, Unit.COUNT, rules.skips_short.source)
     chunked = {"new_tokens": "load.new_tokens", "chunk_tokens": "limits.chunk_tokens"}
     present = {"context_tokens": "load.context_tokens"}

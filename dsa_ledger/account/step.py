@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.account.model import cached_layers
 from dsa_ledger.account.records import INDEX_STATE, STATE_TOKENS, scenario_source
@@ -10,10 +10,12 @@ from dsa_ledger.engines.caches import PAGE_STATES
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import pool, step
 from dsa_ledger.formulas import weights as weight_formulas
+from dsa_ledger.formulas.helpers import choice
 from dsa_ledger.ledger import Scope, Source
 from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
+    from dsa_ledger.account.many import Loads
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Load
@@ -28,7 +30,7 @@ STRAGGLER = {
 }
 
 
-def post_requests(ledger: Ledger, plan: Deployment, load: Load) -> None:
+def post_requests(ledger: Ledger, plan: Deployment, load: Load | Loads) -> None:
     """Post the load as asked and a rank's share of its requests."""
     ledger.given("load.batch", load.batch, Unit.REQUESTS, scenario_source("load.batch"))
     ledger.given("load.context_tokens", load.context, Unit.TOKENS, scenario_source("load.context"))
@@ -51,7 +53,7 @@ def post_requests(ledger: Ledger, plan: Deployment, load: Load) -> None:
     )
 
 
-def post_load(ledger: Ledger, plan: Deployment, load: Load) -> None:
+def post_load(ledger: Ledger, plan: Deployment, load: Load | Loads) -> None:
     """Post the load and what a rank sees of it."""
     post_requests(ledger, plan, load)
     rules = plan.step
@@ -337,7 +339,7 @@ def _post_weights(scope: Scope, plan: Deployment) -> None:
     if shares is None:
         return
     tokens = scope["step.tokens_in_flight"]
-    share = next((value for limit, value in reversed(shares) if tokens >= limit), shares[0][1])
+    share = _straggler(shares, tokens)
     prior = Source(
         "prior", "own Monte Carlo, uniform routing: fullest rank over mean; real skew makes it worse", "2026-10"
     )
@@ -352,3 +354,11 @@ def _post_weights(scope: Scope, plan: Deployment) -> None:
         straggler="step.expert_straggler_share",
         **parts,
     )
+
+
+def _straggler(shares: tuple[tuple[int, float], ...], tokens: Any) -> Any:
+    """Return fullest card over mean for so many tokens in flight, an array of them for an array."""
+    share: Any = shares[0][1]
+    for limit, value in shares[1:]:
+        share = choice(tokens >= limit, value, share)
+    return share

@@ -36,21 +36,25 @@ def judge_weights(ledger: Ledger, plan: Deployment) -> None:
             )
     elif budget <= 0:
         ledger.shortfalls.append(_no_pool(ledger, plan, budget))
+    elif ledger[f"{plan.stages[0].prefix}pool.tokens"] == 0:
+        ledger.shortfalls.append(_no_page(ledger, plan, budget))
+    else:
+        _warn_of_overflow(ledger, plan)
 
 
 def _no_pool(ledger: Ledger, plan: Deployment, budget: int) -> str:
     base = "memory.free_before_bytes" if plan.release.engine == "sglang" else "gpu.capacity_bytes"
     fraction = ledger["engine.mem_fraction"]
     needed = fraction - budget / ledger[base]
-    raised = f"--mem-fraction above {needed:.3f}, " if needed < 1 else ""
+    raised = f"--mem-fraction above {needed:.3f}, " if round(needed, 3) < 1 else ""
     return (
         f"weights leave no pool: {-budget / GIB:.2f} GiB short at memory fraction {fraction}; {raised}more GPUs or a "
         "smaller checkpoint format would leave one"
     )
 
 
-def judge_load(ledger: Ledger, plan: Deployment) -> None:
-    """Note a load beyond the pool: requests of one rank in whole pages against its tokens."""
+def post_need(ledger: Ledger, plan: Deployment) -> None:
+    """Post the pool tokens that a rank's requests take, in whole pages."""
     source = engine_source(plan.release, "requests in whole pages against the pool")
     ledger.derive(
         "load.needed_tokens",
@@ -61,6 +65,48 @@ def judge_load(ledger: Ledger, plan: Deployment) -> None:
         context_tokens="load.context_tokens",
         page_tokens="load.page_tokens",
     )
+
+
+def _no_page(ledger: Ledger, plan: Deployment, budget: int) -> str:
+    """Return why a budget above zero holds no page: the cap, or what is set aside before it is divided."""
+    cap, page = plan.scenario.limits.max_total_tokens, ledger["engine.page_tokens"]
+    if cap is not None and cap < page:
+        return f"--max-total-tokens {cap} is less than a page of {page} tokens: the pool holds none"
+    shared = plan.scenario.has("kv-sharding")
+    aside = f" less {ledger['pool.scratch_bytes'] / GIB:.2f} GiB of KV-sharding scratch" if shared else ""
+    return f"the pool's {budget / GIB:.2f} GiB{aside} hold no page that requests can use; more GPUs leave more memory"
+
+
+def _warn_of_overflow(ledger: Ledger, plan: Deployment) -> None:
+    """Warn where pool and fixed buffers of a rank exceed its memory: the server runs out of it once they are made."""
+    scopes = [stage.prefix for stage in plan.stages if f"{stage.prefix}memory.headroom_bytes" in ledger]
+    worst = min(scopes, key=lambda prefix: ledger[f"{prefix}memory.headroom_bytes"], default=None)
+    if worst is None or ledger[f"{worst}memory.headroom_bytes"] >= 0:
+        return
+    parts = dict(ledger.entries[f"{worst}workspace.fixed_bytes"].inputs).values()
+    largest = max(parts, key=lambda key: ledger[key])
+    ledger.warn(
+        f"pool and fixed buffers of a rank exceed its memory by {-ledger[f'{worst}memory.headroom_bytes'] / GIB:.2f} "
+        f"GiB (largest buffer: {largest}, {ledger[largest] / GIB:.2f} GiB); lower --mem-fraction, --context-length or "
+        "--max-running-requests"
+    )
+
+
+def _warn_of_waiting(ledger: Ledger, plan: Deployment) -> None:
+    """Warn where the load is more requests than a rank runs at once: the rest of them wait."""
+    key = "limits.sequences" if plan.release.engine == "vllm" else "workspace.running_requests"
+    if key not in ledger or ledger["pool.tokens"] == 0 or ledger["load.requests"] <= ledger[key]:
+        return
+    ledger.warn(
+        f"{plan.release.label} runs at most {ledger[key]:,} requests on a rank ({key}), the load is "
+        f"{ledger['load.requests']:,}: step and time are of a batch it does not run; set --max-running-requests"
+    )
+
+
+def judge_load(ledger: Ledger, plan: Deployment) -> None:
+    """Note a load beyond the pool: requests of one rank in whole pages against its tokens."""
+    _warn_of_waiting(ledger, plan)
+    post_need(ledger, plan)
     needed, tokens = ledger["load.needed_tokens"], ledger["pool.tokens"]
     if needed <= tokens:
         return
@@ -80,9 +126,9 @@ def _relief(ledger: Ledger, plan: Deployment) -> str:
     ways = []
     record = ledger["record.main_kv_bytes"]
     if plan.record.value == "bf16":
-        word = "fp8" if plan.release.engine == "tensorrt-llm" else "fp8_e4m3"
+        word = "fp8_e4m3" if plan.release.engine == "sglang" else "fp8"
         ways.append(f"--kv-dtype {word} shrinks the {record}-byte record")
-    if plan.scenario.sharding.dp_attention == 1:
+    if plan.scenario.sharding.dp_attention == 1 and ledger["load.requests"] > 1:
         ways.append("attention DP splits the requests over the ranks (its weights grow)")
     if plan.scenario.observed.kv_bytes is None:
         ways.append("more GPUs leave more memory after the weights")

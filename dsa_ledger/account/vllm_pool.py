@@ -177,7 +177,8 @@ def _post_need(ledger: Ledger, plan: Deployment) -> None:
         longest = max(blocks, 0) * ledger["engine.page_tokens"] * plan.dcp
         ledger.shortfalls.append(
             f"{plan.release.label} would not start: one request of {ledger['limits.context_length']:,} tokens needs "
-            f"{needed:,} blocks, the pool has {max(blocks, 0):,}; set --context-length to at most {longest:,}, "
+            f"{needed:,} blocks, the pool has {max(blocks, 0):,}; "
+            f"{f'set --context-length to at most {longest:,}, ' if longest else ''}"
             f"{'shrink the record (--kv-dtype fp8), ' if plan.record.value == 'bf16' else ''}or take more GPUs or DCP"
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsa_ledger.account import estimate
 from dsa_ledger.audit.seen import PAGE_TOKENS
 from dsa_ledger.errors import ExpectedError
-from dsa_ledger.schema import Engine, Limits, Observed
+from dsa_ledger.schema import Engine
 from dsa_ledger.units import GIB
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.seen import Seen
 
 _FIRST_WITH_OWNERS = {"sglang": "0.5.18", "vllm": "0.24.0", "tensorrt-llm": "1.3.0rc25"}
-_INDEX_RECORD = 132
 _STORE_RAW = (10, 100, 103)  # compute capability as logs print it: Blackwell stores raw fp8 records
 _WORTH = GIB // 2  # captured logits below this are not worth a shorter context
 _FP8 = {
@@ -29,20 +28,17 @@ _CONTEXT = {"sglang": "--context-length", "vllm": "--max-model-len", "tensorrt-l
 
 def advice_of(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> list[str]:
     """Return sentences that each name a change and what it brings."""
-    return [
-        *_dead_index(seen, inferred, prediction),
-        *_bf16(seen, inferred),
-        *_overshoot(prediction),
-        *_logits(seen, prediction),
-    ]
+    said = [_dead_index(seen, inferred, prediction), _bf16(seen, inferred)]
+    said += [_overshoot(prediction), _logits(seen, prediction)]
+    return [sentence for sentence in said if sentence]
 
 
-def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> list[str]:
+def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> str:
     """Tell layers that own an index-K that nothing reads, and what the release without them gives."""
     one = inferred.hypothesis
     tokens = seen.tokens or (seen.target.tokens if seen.target else None)
     if one is None or tokens is None or one.index_layers != one.main_layers or one.shape.owners >= one.main_layers:
-        return []
+        return ""
     dead = one.index_layers - one.shape.owners
     rows = seen.target.tokens + PAGE_TOKENS if seen.target else tokens
     wasted = dead * one.index_bytes * rows * one.index_rows
@@ -53,73 +49,68 @@ def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -
     gain = tokens * before // after // PAGE_TOKENS * PAGE_TOKENS
     first = _FIRST_WITH_OWNERS[seen.engine]
     said = (
-        f"index-K is allocated on all {one.index_layers} layers and {dead} of the buffers are dead ({wasted / GIB:.2f} GiB): "
-        f"{seen.engine} {first} gives {gain / tokens - 1:+.1%} tokens from the same bytes ({tokens:,} to about {gain:,})"
+        f"index-K is allocated on all {one.index_layers} layers and {dead} of the buffers are dead "
+        f"({wasted / GIB:.2f} GiB): {seen.engine} {first} gives {gain / tokens - 1:+.1%} tokens from the same bytes "
+        f"({tokens:,} to about {gain:,})"
     )
     freed = _freed_weights(prediction, first)
     if freed > 0:
         more = (tokens * before + freed) // after // PAGE_TOKENS * PAGE_TOKENS
-        said += f", {more / tokens - 1:+.1%} (about {more:,}) with the {freed / GIB:.2f} GiB of indexer weights it no longer loads"
-    return [said]
+        gained = f"{more / tokens - 1:+.1%} (about {more:,})"
+        said += f", {gained} with the {freed / GIB:.2f} GiB of indexer weights it no longer loads"
+    return said
 
 
 def _freed_weights(prediction: Prediction | None, version: str) -> int:
     """Return the weights of one rank that the newer release does not load [B]."""
     if prediction is None:
         return 0
-    scenario = prediction.scenario.model_copy(
-        update={"engine": Engine(name=prediction.scenario.engine.name, version=version)}
-    )
+    scenario = prediction.scenario
+    newer = scenario.model_copy(update={"engine": Engine(name=scenario.engine.name, version=version)})
     try:
-        return int(prediction.ledger["weights.rank_bytes"] - estimate(scenario)["weights.rank_bytes"])
+        return int(prediction.ledger["weights.rank_bytes"] - estimate(newer)["weights.rank_bytes"])
     except ExpectedError:
         return 0
 
 
-def _bf16(seen: Seen, inferred: Inferred) -> list[str]:
+def _bf16(seen: Seen, inferred: Inferred) -> str:
     one = inferred.hypothesis
     if one is None or one.main_bytes != 1152:  # noqa: PLR2004 - the bf16 record
-        return []
+        return ""
     width = 576 if seen.sm in _STORE_RAW else 656
     slim = one._replace(main_bytes=width).cell_bytes
-    return [
-        f"KV is bf16: {_FP8[seen.engine]} gives x{one.cell_bytes / slim:.1f} tokens ({one.cell_bytes:,} to {slim:,} B/token)"
-    ]
+    gain = f"x{one.cell_bytes / slim:.1f} tokens ({one.cell_bytes:,} to {slim:,} B/token)"
+    return f"KV is bf16: {_FP8[seen.engine]} gives {gain}"
 
 
-def _overshoot(prediction: Prediction | None) -> list[str]:
+def _overshoot(prediction: Prediction | None) -> str:
     """Tell a packed record that is charged as a raw one: the pool takes more than its budget."""
-    if prediction is None:
-        return []
-    ledger = prediction.ledger
     key = "record.charged_main_kv_bytes"
-    if key not in ledger or ledger[key] >= ledger["record.main_kv_bytes"]:
-        return []
+    if prediction is None or key not in prediction.ledger:
+        return ""
+    ledger = prediction.ledger
+    if ledger[key] >= ledger["record.main_kv_bytes"]:
+        return ""
     over = ledger["pool.target_bytes"] - ledger["pool.budget_bytes"]
-    return [
-        f"the pool is charged {ledger[key]} B a record and stores {ledger['record.main_kv_bytes']}: it takes {over / GIB:.2f} GiB more "
-        "than its budget; upgrade to 0.5.17, or cap it with --max-total-tokens"
-    ]
-
-
-def _logits(seen: Seen, prediction: Prediction | None) -> list[str]:
-    if prediction is None or "workspace.decode_logits_bytes" not in prediction.ledger:
-        return []
-    held = prediction.ledger["workspace.decode_logits_bytes"]
-    if held < _WORTH:
-        return []
-    context = prediction.ledger["limits.context_length"]
-    half = prediction.scenario.model_copy(
-        update={
-            "limits": Limits(**{**prediction.scenario.limits.model_dump(), "context_length": max(context // 2, 1)}),
-            "observed": Observed(**prediction.scenario.observed.model_dump()),
-        }
+    stored = ledger["record.main_kv_bytes"]
+    return (
+        f"the pool is charged {ledger[key]} B a record and stores {stored}: it takes {over / GIB:.2f} GiB more than "
+        "its budget; upgrade to 0.5.17, or cap it with --max-total-tokens"
     )
+
+
+def _logits(seen: Seen, prediction: Prediction | None) -> str:
+    """Tell how much the decode logits of the longest request hold, and half of it."""
+    key = "workspace.decode_logits_bytes"
+    if prediction is None or key not in prediction.ledger or prediction.ledger[key] < _WORTH:
+        return ""
+    held, context = prediction.ledger[key], prediction.ledger["limits.context_length"]
+    limits = prediction.scenario.limits.model_copy(update={"context_length": max(context // 2, 1)})
     try:
-        less = estimate(half)["workspace.decode_logits_bytes"]
+        less = estimate(prediction.scenario.model_copy(update={"limits": limits}))[key]
     except ExpectedError:
-        return []
-    return [
-        f"lower {_CONTEXT[seen.engine]}: {held / GIB:.1f} GiB of decode logits are held for requests of {context:,} tokens, "
-        f"half the length takes {less / GIB:.1f} GiB"
-    ]
+        return ""
+    return (
+        f"lower {_CONTEXT[seen.engine]}: {held / GIB:.1f} GiB of decode logits are held for requests of {context:,} "
+        f"tokens, half the length takes {less / GIB:.1f} GiB"
+    )

@@ -57,7 +57,7 @@ class Pattern(NamedTuple):
     takes: tuple[Take | None, ...]
 
 
-_SCALES = {"gib": GIB, "mib": MIB, "gb": 10**9, "tib": 1 << 40, "kib": 1 << 10}
+SCALES = {"gib": GIB, "mib": MIB, "gb": 10**9, "tib": 1 << 40, "kib": 1 << 10}
 _NUMBER = re.compile(r"-?[\d,]+(?:\.(\d+))?")
 
 
@@ -97,6 +97,6 @@ def _read(scale: str, text: str) -> tuple[Any, float] | None:
         return int(plain.partition(".")[0]), 0.0
     if scale == "share":
         return float(plain), 0.5 * 10**-digits
-    factor = _SCALES[scale]
+    factor = SCALES[scale]
     digits = max(digits, FIXED_DIGITS)
     return round(float(plain) * factor), 0.5 * factor * 10**-digits

@@ -16,6 +16,8 @@ MAIN_RECORDS = {
     416: "NVFP4 records of a build that is not read",
     432: "nvfp4 records of a build that is not read",
 }
+PLAIN_RECORDS = (576, 656, 1152)  # what released engines store
+INDEX_RECORD = 132
 INDEX_RECORDS = {132: "fp8 index-K", 68: "fp4 index-K"}
 
 
@@ -44,6 +46,11 @@ class Hypothesis(NamedTuple):
         """Return bytes per row [B/token]."""
         main = self.main_bytes * (self.main_layers + self.draft_layers)
         return main + self.index_bytes * (self.index_layers * self.index_rows + self.draft_layers)
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether a released engine is known to store so."""
+        return self.main_bytes in PLAIN_RECORDS and self.index_bytes == INDEX_RECORD and self.index_layers > 0
 
     @property
     def says(self) -> str:
@@ -83,7 +90,7 @@ def _all(shapes: Iterable[Shape], index_rows: Sequence[int], *, draft_inside: bo
 
 def _oddity(one: Hypothesis) -> tuple[int, int]:
     """Return how far a hypothesis is from what released engines do: fewer reasons to doubt come first."""
-    doubts = (one.main_bytes not in (576, 656, 1152)) + 2 * (one.index_bytes != 132) + 4 * (one.index_layers == 0)  # noqa: PLR2004 - the plain records
+    doubts = (one.main_bytes not in PLAIN_RECORDS) + 2 * (one.index_bytes != INDEX_RECORD) + 4 * (one.index_layers == 0)
     return doubts, one.cell_bytes
 
 
@@ -97,10 +104,10 @@ class DraftFit(NamedTuple):
 
 def draft_explained(low: float, high: float, layers: int, ratio: int = 1) -> list[DraftFit]:
     """Return how a separate draft pool's bytes per row come about."""
-    found = []
-    for main in MAIN_RECORDS:
-        for index in (*INDEX_RECORDS, 0):
-            for count in range(1, max(layers, 1) + 1):
-                if low <= count * (main + index) * ratio <= high:
-                    found.append(DraftFit(main, index, count))
-    return found
+    return [
+        DraftFit(main, index, count)
+        for main in MAIN_RECORDS
+        for index in (*INDEX_RECORDS, 0)
+        for count in range(1, max(layers, 1) + 1)
+        if low <= count * (main + index) * ratio <= high
+    ]

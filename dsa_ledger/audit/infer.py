@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.audit.hypotheses import Hypothesis, Shape, draft_explained, explained, nearest_to
+from dsa_ledger.audit.hypotheses import INDEX_RECORD, Hypothesis, Shape, draft_explained, explained, nearest_to
 from dsa_ledger.audit.seen import PAGE_TOKENS
+from dsa_ledger.formulas.pool import blocks_of_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.seen import Seen
 
 _DCP = (1, 2, 4, 8, 16, 32)
+_SMALLEST = 300  # bytes of one layer; no main-KV record is so small
+_TWO_DIGITS = 0.006  # half of the last printed digit, and the doubles it was rounded from
 _LOOSE = 0.004  # a pool that misses every combination by more than this is explained by none
 
 
@@ -62,7 +65,7 @@ def _choose(found: Inferred, fits: list[Hypothesis], low: float, high: float, fa
             near = f"; nearest is {fallback.says} = {fallback.cell_bytes:,}" if fallback else ""
             found.notes.append(f"no combination of records and layers gives {middle:,.1f} B/token{near}")
         return
-    plain = [fit for fit in fits if fit.main_bytes in (576, 656, 1152) and fit.index_bytes == 132 and fit.index_layers]  # noqa: PLR2004
+    plain = [fit for fit in fits if fit.plain]
     chosen = (plain or fits)[0]
     found.hypothesis, found.fitting = chosen, fits
     same = {(fit.main_bytes, fit.index_layers, fit.draft_layers, fit.index_bytes) for fit in (plain or fits)}
@@ -87,7 +90,7 @@ def _sglang(found: Inferred, seen: Seen, shapes: Sequence[Shape], dcp: int) -> N
         return
     rows = (dcp,) if dcp > 1 else (1,)
     low, high = pool.cell_range(PAGE_TOKENS)
-    if high < min((shape.layers for shape in shapes), default=0) * 300:  # noqa: PLR2004 - no record of a layer is so small
+    if high < min((shape.layers for shape in shapes), default=0) * 300:
         _lone_draft(found, low, high)
         return
     fits = explained(shapes, low, high, draft_inside=False, index_rows=rows)
@@ -120,8 +123,8 @@ def _sglang_draft(found: Inferred, seen: Seen, dcp: int) -> None:
     low, high = seen.draft.cell_range(PAGE_TOKENS)
     fits = draft_explained(low, high, 4) or draft_explained(low, high, 4, dcp)
     width = found.values.get("record.main_kv_bytes")
-    own = [fit for fit in fits if fit.main_bytes == width and fit.index_bytes == 132]  # noqa: PLR2004
-    best = (own or fits or [None])[0]
+    own = [fit for fit in fits if fit.main_bytes == width and fit.index_bytes == INDEX_RECORD]
+    best = next(iter(own or fits), None)
     if best is None:
         found.say(
             "model.draft_layers", 1, f"likely: a second pool of {(low + high) / 2:,.1f} B/token that no record gives"
@@ -146,7 +149,7 @@ def _vllm(found: Inferred, seen: Seen, shapes: Sequence[Shape], dcp: int | None)
         low = (seen.kv_bytes - seen.kv_within) / (blocks + 1) / PAGE_TOKENS
         high = (seen.kv_bytes + seen.kv_within) / blocks / PAGE_TOKENS
         fits = explained(shapes, low, high, draft_inside=True)
-        plain = [fit for fit in fits if fit.main_bytes in (576, 656, 1152) and fit.index_layers]
+        plain = [fit for fit in fits if fit.plain]
         if plain or len(candidates) == 1:
             _choose(found, fits, low, high, nearest_to(shapes, (low + high) / 2, draft_inside=True))
             found.say("pool.blocks", blocks, "exact")
@@ -170,10 +173,10 @@ def vllm_blocks(seen: Seen, dcp: int) -> int | None:
     span = PAGE_TOKENS * dcp
     if not seen.context:
         return seen.tokens // span
-    needed = -(-(-(-seen.context // dcp)) // PAGE_TOKENS)
+    needed: int = blocks_of_request(context_length=seen.context, dcp=dcp, page_tokens=PAGE_TOKENS)
     by_concurrency = round(seen.tokens * needed / seen.context)
     plain = seen.tokens // span
-    if seen.tokens % span == 0 and (seen.concurrency is None or abs(plain / needed - seen.concurrency) <= 0.006):  # noqa: PLR2004 - two printed digits
+    if seen.tokens % span == 0 and (seen.concurrency is None or abs(plain / needed - seen.concurrency) <= _TWO_DIGITS):
         return plain
     return by_concurrency
 

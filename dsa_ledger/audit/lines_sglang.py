@@ -1,4 +1,4 @@
-"""SGLang's start-up lines. Source: the sglang release packages, srt/model_executor, srt/mem_cache, srt/managers/scheduler.py.
+"""SGLang's start-up lines. Source: the sglang release packages, srt/{model_executor,mem_cache,managers}.
 
 The device figures say GB and mean GiB (they divide by 1 << 30); the host tier's GB is 10^9.
 """
@@ -30,7 +30,8 @@ PATTERNS = (
     _pattern("load_begin", rf"Load weight begin\. avail mem={_G} GB", Take("free_bytes", GIB)),
     _pattern(
         "load_end",
-        rf"Load weight end\. (?:elapsed=\S{{1,12}} s, )?(?:type=(\w{{1,80}}), )?.{{0,200}}?avail mem={_G} GB(?:, mem usage={_G} GB)?",
+        rf"Load weight end\. (?:elapsed=\S{{1,12}} s, )?(?:type=(\w{{1,80}}), )?.{{0,200}}?avail mem={_G} GB"
+        rf"(?:, mem usage={_G} GB)?",
         Take("type", "text"),
         Take("free_bytes", GIB),
         Take("used_bytes", GIB),
@@ -92,7 +93,8 @@ PATTERNS = (
     ),
     _pattern(
         "graph",
-        rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA|npu) graph end\b.{{0,4000}}?mem usage={_G} GB[.,] ?avail mem={_G} GB",
+        rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA|npu) graph end\b.{{0,4000}}?mem usage={_G} GB[.,] ?"
+        rf"avail mem={_G} GB",
         Take("what", "text"),
         Take("used_bytes", GIB),
         Take("free_bytes", GIB),

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's start-up lines. Source: github.com/NVIDIA/TensorRT-LLM, pyexecutor/_util.py, resource_manager.py, sparse/dsa.
+"""TensorRT-LLM's start-up lines. Source: github.com/NVIDIA/TensorRT-LLM, _torch/pyexecutor, sparse/dsa.
 
 Its GB and GiB are both 1 << 30.
 """
@@ -38,8 +38,9 @@ PATTERNS = (
     ),
     _pattern(
         "peak",
-        rf"Peak memory during memory usage profiling \(torch \+ non-torch\): {_G} GiB, available KV cache memory when calculating "
-        rf"max tokens: {_G} GiB, fraction is set {_G}, kv size (?:per token )?is {_G}\. device total memory {_G} GiB"
+        rf"Peak memory during memory usage profiling \(torch \+ non-torch\): {_G} GiB, available KV cache memory when "
+        rf"calculating max tokens: {_G} GiB, fraction is set {_G}, "
+        rf"kv size (?:per token )?is {_G}\. device total memory {_G} GiB"
         rf"(?:, ?,? ?(?:tmp kv_mem|temporary kv cache memory during profiling) {_G} GiB)?",
         Take("bytes", GIB),
         Take("pool_bytes", GIB),
@@ -58,8 +59,8 @@ PATTERNS = (
     ),
     _pattern(
         "blocks",
-        r"Max KV cache blocks per sequence: (\d{1,9}) \[window size=(\d{1,12})\], tokens per block=(\d{1,5}), primary blocks=(\d{1,12})"
-        r"(?:, (?:secondary blocks=\d{1,12}, )?max sequence length=(\d{1,12}))?",
+        r"Max KV cache blocks per sequence: (\d{1,9}) \[window size=(\d{1,12})\], tokens per block=(\d{1,5}), "
+        r"primary blocks=(\d{1,12})(?:, (?:secondary blocks=\d{1,12}, )?max sequence length=(\d{1,12}))?",
         Take("sequence"),
         Take("window"),
         Take("tokens"),

@@ -26,8 +26,8 @@ PATTERNS = (
     _pattern("kv_memory", rf"Available KV cache memory: {_G} GiB", Take("bytes", GIB)),
     _pattern(
         "size",
-        r"(GPU|[A-Z]{2,8}(?: \+ host)?) KV cache size: ([\d,]{1,20}) tokens(?:, Maximum concurrency for ([\d,]{1,20}) tokens per "
-        r"request: (\d{1,9}\.\d{1,4})x)?",
+        r"(GPU|[A-Z]{2,8}(?: \+ host)?) KV cache size: ([\d,]{1,20}) tokens(?:, Maximum concurrency for "
+        r"([\d,]{1,20}) tokens per request: (\d{1,9}\.\d{1,4})x)?",
         Take("pool", "text"),
         Take("tokens"),
         Take("context"),
@@ -44,7 +44,11 @@ PATTERNS = (
     _pattern("block", r"Setting kv cache block size to (\d{1,5}) for", Take("tokens")),
     _pattern("ds_mla", r"Using (?:DeepSeek's )?(fp8_ds_mla|nvfp4_ds_mla) KV cache format", Take("word", "text")),
     _pattern("standard_fp8", r"Using (standard fp8) KV cache format", Take("word", "text")),
-    _pattern("backend", r"Using (?:AttentionBackendEnum\.)?(\w{1,60}) (?:attention backend out of|backend\.)", Take("word", "text")),
+    _pattern(
+        "backend",
+        r"Using (?:AttentionBackendEnum\.)?(\w{1,60}) (?:attention backend out of|backend\.)",
+        Take("word", "text"),
+    ),
     _pattern("glm_fp8", r"Using (fp8) kv-cache for GlmMoeDsaForCausalLM on SM10x", Take("word", "text")),
     _pattern("graphs", rf"Graph capturing finished in \d{{1,7}} secs?, took {_G} GiB", Take("used_bytes", GIB)),
     _pattern(
@@ -62,14 +66,16 @@ PATTERNS = (
     _pattern("v0_blocks", r"# GPU blocks: (\d{1,12})", Take("blocks")),
     _pattern(
         "v0_refused",
-        r"max seq len \((\d{1,12})\) is larger than the maximum number of tokens that can be stored in KV cache \((\d{1,12})\)",
+        r"max seq len \((\d{1,12})\) is larger than the maximum number of tokens that can be stored in KV cache "
+        r"\((\d{1,12})\)",
         Take("context"),
         Take("tokens"),
     ),
     _pattern("graph_estimate", rf"Estimated CUDA graph memory: {_G} GiB total", Take("bytes", GIB)),
     _pattern(
         "summary",
-        rf"Free memory on device\s?\S{{0,20}}\s?\({_G}/{_G} GiB\) on startup\. Desired GPU memory utilization is \((\d?\.\d{{1,6}}), {_G} GiB\)"
+        rf"Free memory on device\s?\S{{0,20}}\s?\({_G}/{_G} GiB\) on startup\. "
+        rf"Desired GPU memory utilization is \((\d?\.\d{{1,6}}), {_G} GiB\)"
         rf"(?:\. Actual usage is {_G} GiB for (?:consumed memory|weight).{{0,80}}?{_G} GiB for peak activation)?",
         Take("free_bytes", GIB),
         Take("total_bytes", GIB),
@@ -90,7 +96,8 @@ PATTERNS = (
     ),
     _pattern(
         "refused",
-        rf"max seq len \(([\d,]{{1,15}})\), (?:\(?{_G} GiB KV\s{{0,40}})cache is needed.{{0,120}}?available KV cache\s{{0,40}}memory \({_G} GiB\)"
+        rf"max seq len \(([\d,]{{1,15}})\), (?:\(?{_G} GiB KV\s{{0,40}})cache is needed"
+        rf".{{0,120}}?available KV cache\s{{0,40}}memory \({_G} GiB\)"
         r"(?:.{0,120}?estimated maximum model length is ([\d,]{1,15}))?",
         Take("context"),
         Take("needed_bytes", GIB),

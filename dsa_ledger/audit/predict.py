@@ -23,6 +23,7 @@ _DTYPES = {
     "vllm": ("auto", "fp8", "fp8_e4m3", "bfloat16"),
     "tensorrt-llm": ("auto", "fp8", "bf16"),
 }
+_ROUNDING = 0.003  # of tokens, where they follow from free memory printed to 0.01 GiB
 _WIDTHS = {1152: ("bf16", "bfloat16"), 656: ("fp8", "fp8_e4m3"), 576: ("fp8_e4m3", "fp8")}
 
 
@@ -122,13 +123,14 @@ def _score(ledger: Ledger, seen: Seen, inferred: Inferred) -> int:
     target = stored_target(ledger, seen)
     if target is not None and seen.target and abs(target - seen.target.size_bytes) <= seen.target.within_bytes:
         score += 4
-    score += 2 * (ledger["record.main_kv_bytes"] == inferred.values.get("record.main_kv_bytes"))
+    score += 2 * int(ledger["record.main_kv_bytes"] == inferred.values.get("record.main_kv_bytes"))
     layers = inferred.values.get("index_k.layers")
     prefix = stage_prefix(ledger, seen)
-    score += 2 * (layers is not None and _held(ledger, prefix, "pool.index_k_layers") == layers)
-    if seen.tokens and abs(ledger["pool.reported_tokens"] - seen.tokens) <= 0.003 * seen.tokens:  # noqa: PLR2004 - the log's rounding
+    score += 2 * int(layers is not None and _held(ledger, prefix, "pool.index_k_layers") == layers)
+    if seen.tokens and abs(ledger["pool.reported_tokens"] - seen.tokens) <= _ROUNDING * seen.tokens:
         score += 1
-    score += int(seen.cell_bytes is not None and ledger["cell.bytes"] == seen.cell_bytes) * 4
+    if seen.cell_bytes is not None and ledger["cell.bytes"] == seen.cell_bytes:
+        score += 4
     return score
 
 

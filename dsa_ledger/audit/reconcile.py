@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.audit.predict import stage_prefix, stored_target
 from dsa_ledger.audit.seen import PAGE_TOKENS
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _NORMAL_HELD = 3 * GIB  # what context, NCCL and the driver's own take at most before weights
 _CLOSE = 0.002
+_SAME = 1e-6
+_THREE_DIGITS = 0.0005
 
 
 class Check(NamedTuple):
@@ -107,13 +109,13 @@ def _cell_cause(seen: Seen, inferred: Inferred, ledger: Ledger, predicted: int) 
     if one is None:
         return "no combination of records and layers gives it"
     if one.cell_bytes == predicted or abs(observed - predicted) <= _CLOSE * predicted:
-        charged = ledger["record.charged_main_kv_bytes"] if "record.charged_main_kv_bytes" in ledger else None
+        charged = _charged(ledger)
         if charged is not None and charged != ledger["record.main_kv_bytes"]:
             return f"charged {charged} B a record, stored {ledger['record.main_kv_bytes']}"
         return f"agrees: {one.says}"
     parts = []
     if one.main_bytes != ledger["record.main_kv_bytes"]:
-        charged = ledger["record.charged_main_kv_bytes"] if "record.charged_main_kv_bytes" in ledger else None
+        charged = _charged(ledger)
         if charged is not None and charged != one.main_bytes and one.main_bytes == ledger["record.main_kv_bytes"]:
             parts.append("undercharge")
         parts.append(_record_cause(one.main_bytes, ledger["record.main_kv_bytes"]))
@@ -125,6 +127,11 @@ def _cell_cause(seen: Seen, inferred: Inferred, ledger: Ledger, predicted: int) 
     return "; ".join(parts) or f"the log fits {one.says}"
 
 
+def _charged(ledger: Ledger) -> int | None:
+    key = "record.charged_main_kv_bytes"
+    return int(ledger[key]) if key in ledger else None
+
+
 def _pools(seen: Seen, inferred: Inferred, ledger: Ledger | None) -> list[Check]:
     found = []
     for pool, key, draft in ((seen.target, "pool.target_bytes", False), (seen.draft, "pool.draft_bytes", True)):
@@ -132,11 +139,11 @@ def _pools(seen: Seen, inferred: Inferred, ledger: Ledger | None) -> list[Check]
             continue
         predicted = _predicted_bytes(seen, inferred, ledger, pool, draft=draft)
         found.append(_check(key, pool.size_bytes, predicted, _pool_cause(pool, predicted, inferred, draft=draft)))
-    for pool in seen.other:
-        found.append(
-            _check("pool.other_bytes", pool.size_bytes, None, f"contradicts the pool before it (line {pool.line})")
-        )
-    return found
+    other = [
+        _check("pool.other_bytes", pool.size_bytes, None, f"contradicts the pool before it (line {pool.line})")
+        for pool in seen.other
+    ]
+    return [*found, *other]
 
 
 def _predicted_bytes(seen: Seen, inferred: Inferred, ledger: Ledger | None, pool: Pool, *, draft: bool) -> int | None:
@@ -147,9 +154,9 @@ def _predicted_bytes(seen: Seen, inferred: Inferred, ledger: Ledger | None, pool
     if one is None:
         return None
     if draft:
-        layers = inferred.values.get("model.draft_layers") or 0
+        layers = int(inferred.values.get("model.draft_layers") or 0)
         return (pool.tokens + PAGE_TOKENS) * layers * (one.main_bytes + one.index_bytes) or None
-    pad = inferred.values.get("pool.pad_tokens", 0)
+    pad = int(inferred.values.get("pool.pad_tokens", 0))
     return (pool.tokens + pad) * one.cell_bytes
 
 
@@ -187,7 +194,7 @@ def _token_cause(seen: Seen, ledger: Ledger, predicted: int) -> str:
         return "a cap, another pool budget, or flags that are not given"
     implied = implied_fraction(seen, cell)
     given = ledger["engine.mem_fraction"]
-    if implied is not None and abs(implied - given) > 0.0005:  # noqa: PLR2004 - three printed digits
+    if implied is not None and abs(implied - given) > _THREE_DIGITS:
         return (
             f"the tokens imply a memory fraction of {implied:.3f}, not {given}: another --mem-fraction-static, or a cap"
         )
@@ -233,13 +240,8 @@ def _memory(seen: Seen, ledger: Ledger) -> list[Check]:
         given = ledger["engine.mem_fraction"]
         cause = (
             "agrees"
-            if abs(seen.fraction - given) < 1e-6
+            if abs(seen.fraction - given) < _SAME
             else "the server ran with another fraction than the scenario's"
-        )  # noqa: PLR2004
+        )
         found.append(_check("engine.mem_fraction", seen.fraction, given, cause))
     return found
-
-
-def shown_number(value: Any) -> Any:
-    """Return a figure as the JSON answer has it: whole numbers stay whole."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -71,7 +71,7 @@ def audit_log(log: Log, tables: dict[str, Any], name: str = "LOG") -> Report:
     for refusal in log.refusals[:20]:
         ledger = prediction.ledger if prediction else None
         report.refusals.append((refusal, suspects(refusal, seen.engine, ledger, seen.context)))
-    report.warnings = [*said, *seen.warnings, *inferred.notes, *_told(log, start, seen, predicted)]
+    report.warnings = [*said, *seen.warnings, *inferred.notes, *_told(log, start, predicted)]
     return report
 
 
@@ -95,6 +95,7 @@ def _inferred(tables: dict[str, Any], seen: Seen) -> Inferred:
     cuts = sharding.get("pp_partition")
     cuts = cuts if isinstance(cuts, list) and all(isinstance(count, int) for count in cuts) else None
     overrides = tables.get("model_overrides")
+    overrides = overrides if isinstance(overrides, dict) else {}
     model = tables.get("model")
     named = isinstance(model, str)
     models = (model,) if isinstance(model, str) else distinct_models()
@@ -102,7 +103,7 @@ def _inferred(tables: dict[str, Any], seen: Seen) -> Inferred:
     # vLLM and TensorRT-LLM print no stage: the one with the fewest tokens rules, whose layers are not known.
     shapes = []
     for place in (stage,) if seen.engine == "sglang" else range(min(stages, 64)):
-        shapes += shapes_of(models, overrides if isinstance(overrides, dict) else {}, seen.engine, stages, cuts, place)
+        shapes += shapes_of(models, overrides, engine=seen.engine, stages=stages, cuts=cuts, stage=place)
     return inferred_from(seen, shapes, _number(sharding.get("dcp")), named=named)
 
 
@@ -131,7 +132,7 @@ def _all_inferred(
     return values, certainty
 
 
-def _told(log: Log, start: Start, seen: Seen, predicted: Prediction | list[str]) -> list[str]:
+def _told(log: Log, start: Start, predicted: Prediction | list[str]) -> list[str]:
     """Return what the reader must know: what was not read, other starts, what is missing for a prediction."""
     said = []
     if log.unread:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def shapes_of(
     models: Sequence[str],
     overrides: Mapping[str, Any],
+    *,
     engine: str,
     stages: int,
     cuts: Sequence[int] | None,

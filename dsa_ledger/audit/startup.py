@@ -1,4 +1,4 @@
-"""A log as starts of a server: per rank what was loaded and allocated, in the order printed; target first, draft second."""
+"""A log as starts of a server: per rank what was loaded and allocated, in the order printed: target, then draft."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Log:
         """Return the last start of that engine that reached its pool, else the last one."""
         own = [start for start in self.starts if start.engine == self.engine]
         with_pool = [start for start in own if any(has_pool(rank) for rank in start.ranks.values())]
-        return (with_pool or own or [None])[-1]
+        return (with_pool or own)[-1] if own else None
 
 
 def has_pool(start: RankStart) -> bool:

@@ -98,7 +98,8 @@ def parse_config(
     """
     faults = Faults()
     for key in overrides:
-        faults.require(key in KEYS, f"model.{key}", shown(overrides[key]), f"unknown key; {nearest(key, KEYS)}")
+        if key not in KEYS:
+            faults.add(f"model.{key}", shown(overrides[key]), f"unknown key; {nearest(key, KEYS)}")
     asked = {key: value for key, value in overrides.items() if key in KEYS}
     kin = kin_of(*names_in({**config, **asked}, Faults()))
     if kin:
@@ -113,9 +114,9 @@ def parse_config(
     numbers = _whole_numbers(merged, faults, least_rope=0 if kin else 1)
     layers, dense = numbers.get("layers", 0), numbers.get("dense_layers", 0)
     if layers:
-        faults.require(dense <= layers, "model.first_k_dense_replace", dense, f"expected at most the {layers} layers")
+        faults.require(dense <= layers, "model.first_k_dense_replace", dense, f"at most the {layers} layers")
     chosen, experts = numbers.get("experts_per_token", 0), numbers.get("experts", MOST_EXPERTS)
-    faults.require(chosen <= experts, "model.num_experts_per_tok", chosen, f"expected at most the {experts} experts")
+    faults.require(chosen <= experts, "model.num_experts_per_tok", chosen, f"at most the {experts} experts")
     switches = {field: _switch(merged, key, faults) for key, field in SWITCHES.items()}
     sharing = _sharing(merged, layers, faults)
     linear = linear_layers(merged, kin, layers, faults) if layers else ()
@@ -168,13 +169,13 @@ def _is_whole(value: Any, least: int, most: int, faults: Faults, key: str, *, mi
     """Tell whether a value is a whole number within bounds; a bool, a float or digits in quotes are none."""
     good = type(value) is int and least <= value <= most
     found = "missing" if missing and value is None else shown(value)
-    faults.require(good, f"model.{key}", found, f"expected a whole number from {least} to {most:,}")
+    faults.require(good, f"model.{key}", found, f"a whole number from {least} to {most:,}")
     return good
 
 
 def _switch(config: Mapping[str, Any], key: str, faults: Faults) -> bool:
     value = config.get(key)
-    faults.require(value is None or isinstance(value, bool), f"model.{key}", shown(value), "expected true or false")
+    faults.require(value is None or isinstance(value, bool), f"model.{key}", shown(value), "true or false")
     return value is True
 
 
@@ -210,7 +211,7 @@ def _are_types(value: Any, layers: int, faults: Faults) -> bool:
 def _is_pattern(value: Any, faults: Faults) -> bool:
     """Tell whether a pattern is capital letters F and S; its length is the engines' business (past its end: full)."""
     good = isinstance(value, str) and len(value) <= LONGEST_PATTERN and set(value) <= {"F", "S"}
-    expected = f"expected letters F (full) and S (shared), one a layer, at most {LONGEST_PATTERN:,}"
+    expected = f"letters F (full) and S (shared), one a layer, at most {LONGEST_PATTERN:,}"
     faults.require(good, "model.index_topk_pattern", shown(value), expected)
     return good
 

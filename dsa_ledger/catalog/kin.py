@@ -127,7 +127,7 @@ def linear_layers(config: Mapping[str, Any], kin: Kin | None, layers: int, fault
     kinds = config.get("layer_types")
     if kinds is None:
         kinds = [LINEAR if layer % PERIOD != LINEAR_UNLESS else SPARSE[0] for layer in range(layers)]
-    expected = f"expected a list of {layers} words, {LINEAR!r} or {SPARSE[0]!r}, at least one of the latter"
+    expected = f"a list of {layers} words, {LINEAR!r} or {SPARSE[0]!r}, at least one of the latter"
     good = isinstance(kinds, list) and len(kinds) == layers and all(kind in (LINEAR, *SPARSE) for kind in kinds)
     good = good and any(kind in SPARSE for kind in kinds)
     faults.require(good, "model.layer_types", shown(kinds), expected)

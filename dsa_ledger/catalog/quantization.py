@@ -169,10 +169,10 @@ def _excluded(value: Any, path: str, geometry: Geometry, faults: Faults) -> Excl
     layers = geometry.layers + geometry.draft_layers
     checks = sum(geometry.experts for layer in range(layers) if excluded.tell_experts_apart(layer))
     most = max(map(len, excluded.wild.values()), default=0)
-    crowded = f"expected at most {MOST_WILDCARDS} wildcards for one layer or for none"
+    crowded = f"at most {MOST_WILDCARDS} wildcards for one layer or for none"
     faults.require(most <= MOST_WILDCARDS, path, most, crowded)
     checks *= max(most, 1)
-    apart = f"expected fewer wildcards that may tell experts apart: at most {MOST_EXPERT_CHECKS:,} trials"
+    apart = f"fewer wildcards that may tell experts apart: at most {MOST_EXPERT_CHECKS:,} trials"
     faults.require(checks <= MOST_EXPERT_CHECKS, path, checks, apart)
     return excluded
 

@@ -79,7 +79,7 @@ def names_in(config: Mapping[str, Any], faults: Faults) -> tuple[list[str], str]
 def _refuse_settings(config: Mapping[str, Any], name: str, faults: Faults) -> None:
     for key, reason in OFF.items():
         value = config.get(key)
-        faults.require(value is None or isinstance(value, bool), f"model.{key}", shown(value), "expected true or false")
+        faults.require(value is None or isinstance(value, bool), f"model.{key}", shown(value), "true or false")
         if value is True:
             raise NotModelled(f"{key} = true", name, f"{reason} are not counted")
     every = config.get("moe_layer_freq")

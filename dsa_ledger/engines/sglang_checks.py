@@ -78,7 +78,7 @@ def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Rel
         model.heads % attention == 0,
         "sharding.tp",
         sharding.tp,
-        f"attention TP {attention} must divide the {model.heads} heads of {model.name}",
+        f"a cut that leaves attention TP (here {attention}) a divisor of the {model.heads} heads of {model.name}",
     )
     faults.require(sharding.tp % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of tp = {sharding.tp}")
     faults.require(
@@ -90,7 +90,7 @@ def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Rel
         model.expert_intermediate % (slices * block) == 0,
         "sharding.tp",
         sharding.tp,
-        f"experts of {model.expert_intermediate} cut in {slices} (tp / ep) must leave whole blocks of {block}",
+        f"whole blocks of {block} in each expert slice: {model.expert_intermediate} cut in {slices} (tp / ep)",
     )
     faults.require(
         sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"

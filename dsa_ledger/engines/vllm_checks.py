@@ -63,7 +63,7 @@ def _check_numbers(faults: Faults, scenario: Scenario, model: Model, release: Re
         model.expert_intermediate % (slices * block) == 0,
         "sharding.tp",
         sharding.tp,
-        f"experts of {model.expert_intermediate} cut in {slices} must leave blocks of {block}; use --ep {everyone}",
+        f"whole blocks of {block} in an expert slice: {model.expert_intermediate} cut in {slices}; or --ep {everyone}",
     )
     faults.require(
         sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"

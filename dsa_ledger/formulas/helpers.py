@@ -83,6 +83,13 @@ def quotient(value: Any, divisor: Any) -> Any:
 
 def power(base: Any, exponent: Any) -> Any:
     """Return base to the exponent, as a float."""
+    if _arrays(base, exponent):
+        import numpy as np
+
+        # numpy's own power may differ from Python's in the last bit: each distinct pair is raised by Python.
+        pairs = np.stack([np.asarray(part, dtype=np.float64) for part in np.broadcast_arrays(base, exponent)], axis=-1)
+        distinct, place = np.unique(pairs.view(np.complex128).ravel(), return_inverse=True)
+        return np.array([pair.real**pair.imag for pair in distinct.tolist()])[place].reshape(pairs.shape[:-1])
     return base**exponent
 
 

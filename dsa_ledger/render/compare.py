@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsa_ledger.ledger import Entry
 
 WIDTH = 80
-KEY_WIDTH = 29
+KEY_WIDTH, COLUMN = 29, 12
 EXACT_BELOW = 10_000_000  # so many digits fit the column; from here on the prefix says more
 HEADLINE = tuple(key for group in GROUPS for key in group.keys)
 
@@ -62,7 +62,8 @@ def _short(value: Any, unit: Unit) -> str:
         return f"{value:,}"
     number, _, prefixed = brief(value, unit).partition(" ")
     # `GiB/token` is `GiB` here; a unit that took no prefix is in the key.
-    return number if prefixed in ("", unit.value) else f"{number} {prefixed.partition('/')[0]}"
+    text = number if prefixed in ("", unit.value) else f"{number} {prefixed.partition('/')[0]}"
+    return text if len(text) < COLUMN - 1 else f"{value:.4g}"  # one place is the sign's, one keeps columns apart
 
 
 def _table(found: Comparison, rows: Sequence[Row], causes: Mapping[int, int], *, every: bool) -> str:
@@ -75,7 +76,8 @@ def _table(found: Comparison, rows: Sequence[Row], causes: Mapping[int, int], *,
     for side in SIDES:
         lines += _sentences(f"{side.upper()} does not fit", found.ledgers[side].shortfalls)
     both = [row for row in rows if row.a and row.b]
-    lines += ["", "  key".ljust(KEY_WIDTH) + f"{'A':>12}{'B':>12}{'B - A':>12}{'B / A':>7}  cause"] if both else []
+    heads = "".join(f"{head:>{COLUMN}}" for head in ("A", "B", "B - A"))
+    lines += ["", "  key".ljust(KEY_WIDTH) + f"{heads}{'B / A':>7}  cause"] if both else []
     lines += [line for row in both for line in _row(row, causes)]
     for side, title in zip(SIDES, ("only in A", "only in B"), strict=True):
         alone = [row for row in rows if (row.b if side == "a" else row.a) is None]
@@ -107,12 +109,21 @@ def _row(row: Row, causes: Mapping[int, int]) -> Iterator[str]:
         key = ""
     entry = row.a or row.b
     difference = "" if row.difference is None or not entry else _signed(row.difference, entry.unit)
-    ratio = "" if row.ratio is None else f"{row.ratio:.3f}" if row.ratio < 100 else f"{row.ratio:.0f}"  # noqa: PLR2004 - 5 digits
+    ratio = "" if row.ratio is None else _ratio(row.ratio)
     numbers = _runs(sorted(causes[place] for place in row.causes))
-    start = f"{key:<{KEY_WIDTH}}{value_text(row.a):>12}{value_text(row.b):>12}{difference:>12}{ratio:>7}  "
-    first, *others = textwrap.wrap(numbers, WIDTH - len(start), break_on_hyphens=False) or [""]
+    columns = "".join(f"{text:>{COLUMN}}" for text in (value_text(row.a), value_text(row.b), difference))
+    start = f"{key:<{KEY_WIDTH}}{columns}{ratio:>7} "
+    start += " " * (len(start) + max(map(len, numbers.split()), default=0) < WIDTH)
+    wrapped = textwrap.wrap(numbers, WIDTH - len(start), break_on_hyphens=False, break_long_words=False)
+    first, *others = wrapped or [""]
     yield (start + first).rstrip()
     yield from (" " * len(start) + other for other in others)
+
+
+def _ratio(ratio: float) -> str:
+    """Return B / A in at most six characters, so that its column keeps its width."""
+    plain = f"{ratio:.3f}" if ratio < 100 else f"{ratio:.0f}"  # noqa: PLR2004 - three digits before the point say enough
+    return plain if len(plain) <= 6 else f"{ratio:.0e}"  # noqa: PLR2004 - the column is seven wide
 
 
 def _runs(numbers: Sequence[int]) -> str:

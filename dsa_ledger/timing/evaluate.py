@@ -132,7 +132,7 @@ def decode(table: dict[str, Any], wanted: Wanted, batch: float, tokens: float, *
     start = floor(table["floor"], table["batches"], wanted, batch, indexer=indexer)
     # Fewer heads may gather less than the usual ones; a layer never takes less than at its shortest context.
     gathered = max(below + extra_gather(table, wanted.kind, wanted.heads, batch, tokens), 0.0)
-    return Layer(start, gathered, max(whole - below, 0.0))
+    return Layer(start, gathered, whole - below)
 
 
 def eager(table: dict[str, Any], wanted: Wanted, batch: float) -> float:
@@ -180,7 +180,8 @@ class Prefill(NamedTuple):
 def prefill(table: dict[str, Any], wanted: Wanted, batch: float, new: float, prefix: float, *, scores: bool) -> Prefill:
     """Return the prefill time of a layer or kernel."""
     is_dense = "dense" in table and prefix + new <= TOPK
-    path = table["dense" if is_dense else "sparse"] if "dense" in table or not is_dense else table["sparse"]
+    path = table["dense" if is_dense or "sparse" not in table else "sparse"]
+    is_dense = path is table.get("dense")
     label = (
         wanted.label if wanted.label in path["own"] else min(path["own"], key=lambda known: _distance(known, wanted))
     )

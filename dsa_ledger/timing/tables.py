@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from itertools import accumulate
 from math import exp
@@ -102,8 +102,10 @@ def expanded_table(table: dict[str, Any], names: list[str] | None = None) -> dic
     return result
 
 
-def choose(file: dict[str, Any], phase: str, module: str, machine: Machine) -> Chosen | None:
+@lru_cache(maxsize=256)
+def choose(engine: str, version: str, phase: str, module: str, machine: Machine) -> Chosen | None:
     """Return the table of a module for a GPU: measured, a thin one scaled, or carried from siblings; None without any."""
+    file = load(engine, version)
     modules = file[phase].get(machine.name, {}) if machine.name in file[phase] else {}
     entry = modules.get(module)
     if entry and "like" not in entry:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsa_ledger.timing import evaluate
 from dsa_ledger.timing.measured import Row, by_group, family_of
 from dsa_ledger.timing.siblings import DISTURBED
-from dsa_ledger.timing.tables import Chosen, choose, load, machine_of, nearest_version
+from dsa_ledger.timing.tables import Chosen, choose, machine_of, nearest_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from dsa_ledger.timing.measured import Group, Measured
 
 MIXED = ("tensorrt-llm", "decode", "full_layer", 2048)
-MIXED_REASON = "exactly 2,048 cached tokens: another kernel, slower than at 4,096, which no time that grows with L can meet"
+MIXED_REASON = (
+    "exactly 2,048 cached tokens: another kernel, slower than at 4,096, which no time that grows with L can meet"
+)
 DISTURBED_REASON = "taken on a busy machine: slower than the full layer of the same cell"
 
 
@@ -79,31 +81,35 @@ def _table(group: Group) -> tuple[Chosen | None, str]:
         machine = machine_of(group.gpu)
     except BadInput:
         return None, f"{group.gpu} is no GPU of the catalog"
-    chosen = choose(load(group.engine, version), group.phase, group.module, machine)
+    chosen = choose(group.engine, version, group.phase, group.module, machine)
     if chosen is None:
-        return None, f"{group.engine} {version} has no {group.phase} table of {group.module} for {group.gpu} or a sibling"
+        return (
+            None,
+            f"{group.engine} {version} has no {group.phase} table of {group.module} for {group.gpu} or a sibling",
+        )
     said = "" if version == group.version else f"{group.engine} {group.version} has no table: {version} is the nearest"
     return chosen, said
 
 
-def predicted_us(chosen: Chosen, row: Row) -> float:
-    """Return the microseconds that a table gives for a measured row."""
+def predicted(chosen: Chosen, row: Row) -> tuple[float, Sequence[float]]:
+    """Return the microseconds that a table gives for a measured row, and the interval of measured over them."""
     group, series, cell = row.group, row.series, row.cell
     kind = series.score_mode or series.kv_dtype
     peak = machine_of(group.gpu).peak
     wanted = evaluate.Wanted(family_of(series.model), kind, series.weight_dtype, series.heads, peak)
     if group.phase == "prefill":
         scores = group.module in ("full_layer", "topk_kernel")
-        return evaluate.prefill(chosen.table, wanted, *cell, scores=scores).total
+        return evaluate.prefill(chosen.table, wanted, *cell, scores=scores).total, chosen.interval
     indexer = group.module == "full_layer"
     layer = evaluate.decode(chosen.table, wanted, cell.batch, cell.prefix_tokens, indexer=indexer)
-    return max(layer.total, evaluate.eager(chosen.table, wanted, cell.batch))
+    host = evaluate.eager(chosen.table, wanted, cell.batch)
+    return (host, chosen.table["eager_interval"]) if host > layer.total else (layer.total, chosen.interval)
 
 
 def _point(chosen: Chosen, row: Row, reference: float | None) -> Point:
-    predicted = predicted_us(chosen, row) / 1e6
-    low, high = chosen.interval
-    return Point(row.seconds, predicted, low * predicted <= row.seconds <= high * predicted, reference)
+    us, (low, high) = predicted(chosen, row)
+    seconds = us / 1e6
+    return Point(row.seconds, seconds, low * seconds <= row.seconds <= high * seconds, reference)
 
 
 def neighbours(rows: Iterable[Row]) -> dict[Row, float]:

@@ -23,7 +23,7 @@ TRTLLM = [(1, 3, 0, 15), (1, 3, 0, 25), (1, 4, 0, 2)]
 
 
 def owners(engine: str, version: tuple[int, ...], family: str) -> int:
-    """Return the layers with an index-K: those that run an indexer, from the release that stopped storing the others."""
+    """Return the layers with an index-K: all, until the release that stores it for those alone that run an indexer."""
     layers, full = LAYERS[family]
     first = {"sglang": (0, 5, 18), "vllm": (0, 24, 0), "tensorrt-llm": (1, 3, 0, 23)}[engine]
     return full if version >= first else layers
@@ -87,7 +87,7 @@ def told(truth: Truth) -> dict[str, object]:
 @settings(max_examples=200)
 @given(truth=sglang_truths())
 def test_a_written_sglang_log_gives_its_figures_back(truth):
-    """SGLang prints the target pool and then the draft pool, tokens exact, sizes in GiB to two digits, a pad page inside."""
+    """SGLang prints the target pool, then the draft pool: tokens exact, GiB to two digits, a pad page inside."""
     text = sglang_log(truth)
     assert recovered(text, truth) == told(truth)
     seen = seen_of(startup.log_of(Line(1, line) for line in text.splitlines()).start)
@@ -102,7 +102,7 @@ def test_a_written_sglang_log_gives_its_figures_back(truth):
 @settings(max_examples=200)
 @given(truth=vllm_truths(), slack=st.integers(0, 5_000_000))
 def test_a_written_vllm_log_gives_its_figures_back(truth, slack):
-    """vLLM prints the pool's memory and a size derived from whole blocks; the blocks come back exactly."""
+    """What vLLM prints: the pool's memory and a size derived from whole blocks; the blocks come back exactly."""
     text = vllm_log(truth, slack)
     assert recovered(text, truth) == told(truth)
     tables = {"model": MODELS[truth.family], "sharding": {"dcp": truth.dcp}}
@@ -130,7 +130,7 @@ FIXED = Truth("sglang", (0, 5, 15), "GLM-5.2", 576, 78, 1, 2_574_848, tp=4)
 
 def broken_gb(monkeypatch):
     """GB for GiB."""
-    monkeypatch.setitem(figures._SCALES, "gib", 10**9)
+    monkeypatch.setitem(figures.SCALES, "gib", 10**9)
 
 
 def broken_order(monkeypatch):
@@ -144,7 +144,7 @@ def broken_last(monkeypatch):
     """Last match wins."""
     own = startup.Start.add
 
-    def add(self, rank, name, found):
+    def add(self, rank, name, found) -> None:
         kept = self.ranks.get(rank)
         if kept:
             kept.events = [event for event in kept.events if event[0] != name]
@@ -232,7 +232,8 @@ def test_stages_print_their_own_pools():
     for stage, full in ((0, 12), (1, 9)):
         size = (tokens + 64) * (576 * 39 + 132 * full) / 2**30
         lines.append(
-            f"[2026-09-01 10:00:01 PP{stage} TP0] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: {tokens}, KV size: {size:.2f} GB"
+            f"[2026-09-01 10:00:01 PP{stage} TP0] KV Cache is allocated. dtype: torch.float8_e4m3fn, "
+            f"#tokens: {tokens}, KV size: {size:.2f} GB"
         )
     report = audited("\n".join(lines), {"model": "zai-org/GLM-5.2-FP8"})
     assert report.inferred["index_k.layers"] == 12

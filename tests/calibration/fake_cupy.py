@@ -11,7 +11,7 @@ import re
 import time
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def signatures() -> dict[str, list[tuple[str, bool]]]:
     """Return each kernel's parameters as (type, is a pointer), read from the source."""
     text = build.kernel_source()
     text += "".join(
-        re.search(r"#define GATHER.*?\n\n|#define GATHER.*?(?=GATHER\(576)", text, re.S)[0]
+        re.search(r"#define GATHER.*?\n\n|#define GATHER.*?(?=GATHER\(576)", text, re.DOTALL)[0]
         .replace("gather_##bytes", f"gather_{size}")
         .replace("\\\n", "\n")
         for size in (576, 656, 1152)
@@ -78,7 +78,7 @@ class Stream:
     def __init__(self, fake: FakeCupy) -> None:
         self.fake, self.captured = fake, None
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         self.fake.stream = self
         return self
 
@@ -122,7 +122,7 @@ class Device:
     def use(self) -> None:
         pass
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,7 +153,7 @@ class FakeCupy(types.ModuleType):
         self.__version__ = "14.0.0"
         self.cuda = types.SimpleNamespace(
             Device=Device,
-            Stream=lambda *, non_blocking: Stream(self),
+            Stream=lambda **_: Stream(self),
             Event=Event,
             Memory=self.memory,
             MemoryPointer=lambda memory, offset: types.SimpleNamespace(memory=memory[offset:]),

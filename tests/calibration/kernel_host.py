@@ -69,7 +69,9 @@ class Host:
     def call(self, kernel: str, grid: int, *arguments: object) -> None:
         """Run a kernel; AssertionError where the host says that it went wrong."""
         given = [
-            argument.ctypes.data_as(ctypes.c_void_p) if isinstance(argument, np.ndarray) else ctypes.c_longlong(argument)
+            argument.ctypes.data_as(ctypes.c_void_p)
+            if isinstance(argument, np.ndarray)
+            else ctypes.c_longlong(argument)
             for argument in arguments
         ]
         fault = getattr(self.library, f"run_{kernel}")(ctypes.c_uint(grid), *given)
@@ -88,7 +90,7 @@ class Host:
         return np.array([self.page_sums()[row].sum(dtype=np.uint64) for row in table.rows()])
 
     def scores(self, table: plan.Table) -> list[np.ndarray]:
-        """Return each row's score-like values: low halves of a key's words, added up, times 1 + the scale's low bits."""
+        """Return each row's scores: the low halves of a key's words, added up, times 1 + the scale's low bits."""
         words = self.pool.view(np.uint32).reshape(-1, plan.PAGE_BYTES // 4)
         keys = (words[:, :2048].reshape(-1, 64, 32) & 0xFFFF).sum(axis=2)
         of_page = (keys * ((words[:, 2048:] & 7) + 1)).astype(np.float32)
@@ -132,7 +134,7 @@ def main() -> None:
             check_reads(host, seed, (sys.argv[2],))
         except AssertionError:
             failed += 1
-    print(f"failed {failed} of {sys.argv[3]}")
+    print(f"failed {failed} of {sys.argv[3]}")  # noqa: T201 - the answer of a script
 
 
 if __name__ == "__main__":

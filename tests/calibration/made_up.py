@@ -50,7 +50,9 @@ class Ready:
             run = work.fragmentation.get("mean_run_pages", 1e9)
             slower = 1.25 if work.kernel == "read_pages_bulk" else 1.0
             seconds = slower * (work.read_bytes + work.write_bytes) / (RATE * run / (run + R_HALF))
-        return seconds * (1 + self.box.noise * self.box.random.uniform(-1, 1)) * self.box.slowdown(len(self.box.replays))
+        return (
+            seconds * (1 + self.box.noise * self.box.random.uniform(-1, 1)) * self.box.slowdown(len(self.box.replays))
+        )
 
     def verified(self) -> bool:
         return self.work.key != self.box.wrong

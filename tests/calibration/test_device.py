@@ -1,4 +1,4 @@
-"""The GPU backend without a GPU: CuPy is a stand-in that runs the kernels' own source on the CPU. Times mean nothing."""
+"""The GPU backend without a GPU: a stand-in for CuPy runs the kernels' own source on the CPU. Times mean nothing."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def device(library, monkeypatch):
     monkeypatch.setattr(run, "LEAST_POOL_BYTES", 2**20)
     monkeypatch.setattr(cases, "PICKED_RECORDS", 64)
     monkeypatch.setattr(run, "GATHER_ROWS", 3)
+    monkeypatch.setattr(run, "WARM_TOKENS", (640,))
 
     def imported(**knobs: object) -> tuple[types.ModuleType, fake_cupy.FakeCupy]:
         fake = fake_cupy.FakeCupy(library, **knobs)
@@ -76,7 +77,7 @@ def test_wrong_words_are_found(device, monkeypatch):
     backend = module.DeviceBackend(0, lambda _: None)
     opened = backend.open
 
-    def spoiled(pool, seed):
+    def spoiled(pool: object, seed: int) -> None:
         opened(pool, seed)
         backend.pool[:] += 1
 
@@ -91,7 +92,7 @@ def test_memory_that_does_not_hold_what_was_written_is_found(device, monkeypatch
     backend = module.DeviceBackend(0, lambda _: None)
     launch = backend.launch
 
-    def forgets(name, grid, *arguments):
+    def forgets(name: str, grid: int, *arguments: object) -> None:
         if name != "fill":
             launch(name, grid, *arguments)
 
@@ -111,7 +112,7 @@ def test_a_launch_that_fails_ends_the_capture(device, monkeypatch):
     backend = module.DeviceBackend(0, lambda _: None)
     launch, streams = backend.launch, []
 
-    def failing(name, grid, *arguments):
+    def failing(name: str, grid: int, *arguments: object) -> None:
         if fake.stream is not None and fake.stream.captured is not None:
             streams.append(fake.stream)
             raise RuntimeError("launch failed")
@@ -172,7 +173,9 @@ def test_real_cupy_says_that_there_is_no_driver():
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("needs cupy")
     code = "from calib.device import device_count; device_count()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=build.SOURCE.parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=build.SOURCE.parents[1]
+    )
     if done.returncode == 0:
         pytest.skip("no GPU is missing here: this test is for machines without one")
     assert "an NVIDIA driver; `--device cpu` measures the CPU's memory instead" in done.stderr
@@ -185,14 +188,16 @@ SMI = {
 
 
 def test_what_nvidia_smi_says_is_read(monkeypatch):
-    def answer(words, **_: object):
+    def answer(words: list[str], **_: object) -> types.SimpleNamespace:
         what = words[1].removeprefix("--query-").partition("=")[0]
         return types.SimpleNamespace(stdout=SMI[what])
 
     monkeypatch.setattr(subprocess, "run", answer)
     monkeypatch.setattr("os.getpid", lambda: 11)
     found = smi.query("0000:0A:00.0")
-    assert found == smi.Gpu("GPU-abc", "580.65", 143_771 * 2**20, ecc=True, mig=False, others=("/usr/bin/server, with comma (pid 22)",))
+    assert found == smi.Gpu(
+        "GPU-abc", "580.65", 143_771 * 2**20, ecc=True, mig=False, others=("/usr/bin/server, with comma (pid 22)",)
+    )
     monkeypatch.setitem(SMI, "gpu", "1980, 3201, 123.45, 41, 0x0000000000000000\n")
     state = smi.state("x")
     assert (state.sm_mhz, state.memory_mhz, state.power_w, state.temperature_c) == (1980, 3201, 123.45, 41)
@@ -200,7 +205,7 @@ def test_what_nvidia_smi_says_is_read(monkeypatch):
 
 @pytest.mark.parametrize("failure", [FileNotFoundError(), subprocess.TimeoutExpired("nvidia-smi", 20)])
 def test_without_nvidia_smi_nothing_is_known(monkeypatch, failure):
-    def fails(*_: object, **__: object):
+    def fails(*_: object, **__: object) -> None:
         raise failure
 
     monkeypatch.setattr(subprocess, "run", fails)

@@ -78,9 +78,7 @@ def test_a_read_without_a_table_sums_neighbouring_pages(host, rows, shares):
 def host_straight(host: kernel_host.Host, rows: list[int], shares: int, first: int) -> np.ndarray:
     slots = np.zeros((shares + len(rows), build.WARPS), dtype=np.uint64)
     begin = host.pool[first * plan.PAGE_BYTES :]
-    host.call(
-        "read_straight", shares, begin, plan.first_units(rows), plan.first_rows(rows, shares), len(rows), slots
-    )
+    host.call("read_straight", shares, begin, plan.first_units(rows), plan.first_rows(rows, shares), len(rows), slots)
     of = plan.slot_rows(rows, shares)
     return np.array([slots[of == row].sum(dtype=np.uint64) for row in range(len(rows))])
 
@@ -104,10 +102,11 @@ def test_a_scan_reads_its_row_twice(host, kernel, ctas, tokens):
 
 
 @pytest.mark.parametrize("record_bytes", [576, 656, 1152])
-@given(rows=st.integers(1, 3), groups=st.integers(1, 40), shares=st.integers(1, 7), seed=st.integers(0, 99))
+@given(shape=st.tuples(st.integers(1, 3), st.integers(1, 40)), shares=st.integers(1, 7), seed=st.integers(0, 99))
 @settings(max_examples=12)
-def test_a_gather_sums_the_records_picked(host, record_bytes, rows, groups, shares, seed):
+def test_a_gather_sums_the_records_picked(host, record_bytes, shape, shares, seed):
     """G adds up exactly the records at the given positions, in units of GROUP."""
+    rows, groups = shape
     records = host.pool[: len(host.pool) // record_bytes * record_bytes].view(np.uint32).reshape(-1, record_bytes // 4)
     picks = np.random.default_rng(seed).integers(0, len(records), (rows, groups * build.GROUP), dtype=np.int32)
     got = host.sums(f"gather_{record_bytes}", [groups] * rows, shares, host.pool, picks, picks.shape[1])
@@ -128,19 +127,20 @@ WRONG = {
     "the row's stride forgotten": ("read_pages", "table + row * table_stride", "table + row"),
     "a page read short": ("read_pages", "batch * 8 + i) * 512", "batch * 7 + i) * 512"),
     "the scales left out": ("read_pages", "return sum + words(tail)", "return sum"),
-    "shares that overlap": ("read_pages", "end = all * (blockIdx.x + 1) / gridDim.x;\n    int row", "end = all;\n    int row"),
+    "shares that overlap": ("read_pages", "all * (blockIdx.x + 1) / gridDim.x", "all"),
     "slots that two rows share": ("read_pages", "(blockIdx.x + (u64)row) * WARPS", "((u64)blockIdx.x) * WARPS"),
     "32-bit words added in 32 bits": ("read_pages", "(u64)v.x + v.y", "v.x + v.y"),
     "a stage refilled while it is read": ("read_pages_bulk", "__syncthreads();  // all", "// all"),
     "a wait for the wrong phase": ("read_pages_bulk", "(at - begin) / STAGES) & 1u", "(at - begin) / STAGES) & 0u"),
-    "a ring shorter by one": ("read_pages_bulk", "at + STAGES < end) copy(at + STAGES)", "at + STAGES < end) copy(at + STAGES - 1)"),
+    "a ring shorter by one": ("read_pages_bulk", "end) copy(at + STAGES)", "end) copy(at + STAGES - 1)"),
     "copies that miss a row's end": ("read_pages_bulk", "while (at >= first_unit[ahead_row + 1]) ahead_row++;", ""),
     "keys of two lanes exchanged": ("score_pages", "(lane % 8) * 4 + lane / 8", "(lane % 4) * 8 + lane / 4"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_kernel_fails(host, what, tmp_path):
+@pytest.mark.usefixtures("host")
+def test_a_wrong_kernel_fails(what, tmp_path):
     kernel, right, wrong = WRONG[what]
     text = build.kernel_source()
     assert text.count(right) >= 1, "the mutation no longer fits the source"
@@ -173,7 +173,7 @@ def test_the_numbers_python_launches_with_are_those_of_the_source():
     assert int(defined["CLUSTER"]) == build.CLUSTER
     assert int(defined["GROUP"]) == build.GROUP
     assert int(defined["PAGE_BYTES"].removesuffix("ULL")) == plan.PAGE_BYTES
-    assert build.RING_BYTES == int(defined["STAGES"]) * (plan.PAGE_BYTES + 8)
+    assert int(defined["STAGES"]) * (plan.PAGE_BYTES + 8) == build.RING_BYTES
     assert build.RING_BYTES * build.KERNELS["read_pages_bulk"].blocks_per_sm <= 227 * 2**10  # of one SM, 9.0 to 10.3
 
 
@@ -182,7 +182,8 @@ def test_the_source_includes_nothing():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_kernel_builds_with_its_loads_in_flight(nvrtc, architecture):
+@pytest.mark.usefixtures("nvrtc")
+def test_every_kernel_builds_with_its_loads_in_flight(architecture):
     built = build.build(architecture)
     assert built.cubin[:4] == b"\x7fELF"
     assert set(built.registers) == set(build.KERNELS)
@@ -193,14 +194,18 @@ def test_every_kernel_builds_with_its_loads_in_flight(nvrtc, architecture):
     assert {name: found for name, found in complaints.items() if found} == {}
 
 
-def test_a_build_that_spills_or_serialises_its_loads_is_found(nvrtc):
+@pytest.mark.usefixtures("nvrtc")
+def test_a_build_that_spills_or_serialises_its_loads_is_found():
     """More blocks on an SM than the registers allow: the compiler gives up the batch, or spills it."""
-    tight = build.build("sm_90", build.kernel_source().replace("__launch_bounds__(WARPS * 32, 3)", "__launch_bounds__(WARPS * 32, 8)"))
+    tight = build.build(
+        "sm_90", build.kernel_source().replace("__launch_bounds__(WARPS * 32, 3)", "__launch_bounds__(WARPS * 32, 8)")
+    )
     for name in ("read_pages", "read_straight"):
         assert build.KERNELS[name].complaints(tight.registers[name], tight.spilled_bytes[name])
 
 
-def test_what_the_compiler_says_reaches_the_user(nvrtc):
+@pytest.mark.usefixtures("nvrtc")
+def test_what_the_compiler_says_reaches_the_user():
     with pytest.raises(BadInput, match="nonsense"):
         build.build("sm_90", "nonsense")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,7 +35,7 @@ def test_every_order_hands_out_every_page_once(pages, run, stride, seed):
 def test_runs_stay_together(pages, run, seed):
     """Within a run, the next page follows the one before; runs begin on multiples of their length."""
     order = plan.runs(pages, run, seed).tolist()
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in pairwise(order):
         assert after == before + 1 or after % run == 0
 
 
@@ -45,7 +47,7 @@ def test_runs_stay_together(pages, run, seed):
 )
 def test_a_deal_gives_each_row_its_own_pages_and_poisons_the_rest(tokens, interleaved, shared, seed):
     """No page has two owners but those of the shared prefix; unused entries are POISON; rows hold their tokens."""
-    shared = min(shared, min(map(plan.pages_of, tokens)))
+    shared = min(shared, *map(plan.pages_of, tokens))
     order = plan.scattered(80, seed)
     table = plan.deal(order, tokens, interleaved=interleaved, shared_pages=shared)
     own = [page for row in table.rows() for page in row[shared:]]
@@ -93,7 +95,7 @@ def test_a_rotation_reads_no_page_twice(tokens, tensors, most, seed):
 
 @given(units=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any), shares=st.integers(1, 12))
 def test_shares_and_slots_agree_with_counting(units, shares):
-    """Unit by unit: each belongs to one share; a share starts in the row of its first unit; pairs have slots of their own."""
+    """Each unit is in one share; a share starts in its first unit's row; no two pairs have one slot."""
     row_of = [row for row, count in enumerate(units) for _ in range(count)]
     first, slots = plan.first_rows(units, shares), plan.slot_rows(units, shares)
     pairs = set()
@@ -113,7 +115,7 @@ def test_fragmentation_by_counting(pages, seed):
     run = 1 + seed % 7
     table = plan.deal(plan.runs(500, run, seed), [pages * 64])
     entries = table.rows()[0].tolist()
-    breaks = sum(after != before + 1 for before, after in zip(entries, entries[1:], strict=False))
+    breaks = sum(after != before + 1 for before, after in pairwise(entries))
     touched = {byte // 2**21 for page in entries for byte in (page * 8448, page * 8448 + 8447)}
     found = fragmentation(table)
     assert found.mean_run_pages == pytest.approx(pages / (breaks + 1))

@@ -8,18 +8,17 @@ import os
 import made_up
 import pytest
 
+from calib import compare
 from calib import profile as files
-from calib.profile import Case, Profile, Protocol, State
 from calib.fits import fits_of
+from calib.profile import Case, Profile, Protocol, State
 from dsa_ledger.errors import BadInput
 
 
 def case(key: str = "grid/read_pages/contiguous/b1/L4096", *samples: float, **changes: object) -> Case:
     given = {
         "key": key,
-        "group": key.split("/")[0],
-        "kernel": key.split("/")[1],
-        "order": key.split("/")[2],
+        **dict(zip(("group", "kernel", "order"), key.split("/"), strict=False)),
         "rows": 1,
         "tokens": 4096,
         "read_bytes": 540_672,
@@ -92,7 +91,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
-    with pytest.raises(BadInput, match="out: .*a place that can be written"):
+    with pytest.raises(BadInput, match=r"out: .*a place that can be written"):
         files.save(profile(), tmp_path / "absent" / "box.json")
 
 
@@ -139,7 +138,9 @@ def test_every_wrong_field_is_named_at_once(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("text", "said"), [("[]", "as `dsa-ledger calibrate` writes"), ("x", "damaged"), (None, "No such")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("[]", "as `dsa-ledger calibrate` writes"), ("x", "damaged"), (None, "No such")]
+)
 def test_a_file_that_is_no_profile_is_one_line(tmp_path, text, said):
     path = tmp_path / "box.json"
     if text is not None:
@@ -150,8 +151,10 @@ def test_a_file_that_is_no_profile_is_one_line(tmp_path, text, said):
 
 def test_runs_of_one_box_merge_into_all_their_samples():
     first = profile(case("a/read_pages/contiguous", 1.0, 2.0), case("b/read_pages/contiguous", 5.0))
-    second = profile(case("a/read_pages/contiguous", 3.0), case("c/read_pages/contiguous", 7.0), drift=-0.02, warnings=("noisy",))
-    merged = files.merge([first, second])
+    second = profile(
+        case("a/read_pages/contiguous", 3.0), case("c/read_pages/contiguous", 7.0), drift=-0.02, warnings=("noisy",)
+    )
+    merged = compare.merge([first, second])
     assert {one.key[0]: one.samples_s for one in merged.cases} == {"a": (1.0, 2.0, 3.0), "b": (5.0,), "c": (7.0,)}
     assert merged.merged_from == (first.seal, second.seal)
     assert merged.drift == -0.02
@@ -159,7 +162,9 @@ def test_runs_of_one_box_merge_into_all_their_samples():
 
 
 def test_merging_fits_again():
-    halved = files.merge([profile(case("grid/read_pages/contiguous", 2.0e-6)), profile(case("grid/read_pages/contiguous", 1.0e-6))])
+    halved = compare.merge(
+        [profile(case("grid/read_pages/contiguous", 2.0e-6)), profile(case("grid/read_pages/contiguous", 1.0e-6))]
+    )
     assert halved.fits.shapes[0].rate_bytes_per_s == pytest.approx(540_672 / 1.5e-6)
 
 
@@ -173,20 +178,20 @@ def test_merging_fits_again():
 )
 def test_different_machines_and_protocols_are_not_merged(change, named):
     with pytest.raises(BadInput, match="not merged") as bad:
-        files.merge([profile(), profile(drift=0.0, **change)])
+        compare.merge([profile(), profile(drift=0.0, **change)])
     assert len(bad.value.faults) == 1
     assert named in str(bad.value)
 
 
 def test_a_run_is_not_merged_with_itself():
     with pytest.raises(BadInput, match="given twice"):
-        files.merge([profile(), profile()])
+        compare.merge([profile(), profile()])
 
 
 def test_a_comparison_gives_ratios_and_tells_noise_from_change():
     first = profile(case("a/k/o", 1.0, 1.1, 1.2), case("b/k/o", 1.0, 1.0), case("only/k/o", 1.0))
     second = profile(case("a/k/o", 1.15, 1.2, 1.25), case("b/k/o", 2.0, 2.0))
-    assert files.compared(first, second) == [
+    assert compare.compared(first, second) == [
         {"case": "a/k/o", "first_s": 1.1, "second_s": 1.2, "ratio": pytest.approx(1.2 / 1.1), "within_noise": True},
         {"case": "b/k/o", "first_s": 1.0, "second_s": 2.0, "ratio": 2.0, "within_noise": False},
     ]
@@ -196,6 +201,14 @@ def test_a_cpus_profile_says_that_no_gpu_estimate_uses_it():
     cpu = profile(hardware=made_up.hardware(kind="cpu", peak_bytes_per_s=None))
     assert "never used for a GPU estimate" in cpu.label
     assert "never" not in profile().label
+
+
+def test_an_estimate_is_given_no_cpus_profile(tmp_path):
+    cpu = files.save(profile(hardware=made_up.hardware(kind="cpu", peak_bytes_per_s=None)), tmp_path / "cpu.json")
+    gpu = files.save(profile(), tmp_path / "gpu.json")
+    assert files.load_for_estimate(gpu) == profile()
+    with pytest.raises(BadInput, match=r"profile\.hardware\.kind: 'cpu': gpu"):
+        files.load_for_estimate(cpu)
 
 
 def test_what_was_not_measured_is_not_guessed():

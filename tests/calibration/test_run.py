@@ -60,6 +60,16 @@ def test_the_profile_says_what_was_done(profile):
     assert all(case.verified and len(case.samples_s) == 6 for case in profile.cases)
 
 
+def test_a_warm_case_reads_the_same_pages_each_time(profile):
+    warm = [case for case in profile.cases if case.group == "warm"]
+    assert warm
+    assert all(case.reuse_bytes == case.read_bytes for case in warm)
+    cold = [case for case in profile.cases if case.group == "fragmentation"]
+    assert all(case.reuse_bytes > case.read_bytes for case in cold)
+    verdicts = {row["name"]: row["verdict"] for row in report.case_rows(profile)}
+    assert verdicts["read_pages/contiguous/b1/L16384"] == "warm"
+
+
 def test_cases_of_a_group_take_turns():
     box = Box()
     calibrate(box, Plan(quick=True, extent=SMALL))

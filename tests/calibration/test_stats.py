@@ -24,7 +24,7 @@ def test_quantiles_equal_numpy(samples, share):
 
 @given(samples=SAMPLES)
 def test_a_summary_is_ordered(samples):
-    """least <= p10 <= median <= p90, and the median is that of the statistics module."""
+    """In order: least <= p10 <= median <= p90, and the median is that of the statistics module."""
     found = stats.summary(samples)
     assert found.least_s <= found.p10_s <= found.median_s <= found.p90_s
     assert found.median_s == pytest.approx(statistics.median(samples))

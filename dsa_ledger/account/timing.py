@@ -1,0 +1,236 @@
+"""Entries about time: layer parts from the kernel tables, their sums over the step, ends, anchors and token rates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsa_ledger.account.prefill_time import post_prefill_time
+from dsa_ledger.account.model import config_source
+from dsa_ledger.account.records import scenario_source
+from dsa_ledger.account.step_time import post_rates, post_step_time
+from dsa_ledger.formulas import timing as formulas
+from dsa_ledger.ledger import Source
+from dsa_ledger.timing.by_load import each_load
+from dsa_ledger.timing.evaluate import PRIOR_ETA, Wanted
+from dsa_ledger.timing.layer_times import Load, layer_times
+from dsa_ledger.timing.shapes import FAMILIES, Shape, attention_bytes
+from dsa_ledger.timing.tables import machine_from
+from dsa_ledger.units import Unit
+
+if TYPE_CHECKING:
+    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.ledger import Ledger
+    from dsa_ledger.schema import Model, Scenario
+
+ETA = Source(
+    "prior",
+    "marginal cost of scored bytes at large batch and length on six GPUs, 0.817-0.837 of peak: "
+    "github.com/ai-dynamo/aiconfigurator@095f58a5, vLLM 0.24.0 tables",
+    "2026-08-21",
+)
+FRAGMENTED = Source("prior", "no public measurement of paged index-K reads over scattered pages: 0-10%", "2026-11")
+FRAGMENTED_SHARE = 0.10
+SUM_OF_LAYER = Source("measured", "sum of the layer's parts", "")
+FORMATS = {"fp8": "fp8_block", "nvf": "nvfp4"}
+
+
+def wanted_series(plan: Deployment) -> Wanted:
+    """Return the series of the tables that serves a deployment: family, KV format, weight format, heads of a rank."""
+    model = plan.model
+    shape = shape_of(model)
+    family = next((name for name, known in FAMILIES.items() if known == shape), "glm")
+    formats = {span.module: span.quant.name for span in model.quantization}
+    weights = FORMATS.get(formats.get("q_b", "")[:3], "bfloat16")
+    heads = -(-model.heads // plan.build.weights.attention_shards.value)
+    kind = "bfloat16" if plan.record.value == "bf16" else "fp8"
+    return Wanted(family, kind, weights, heads, plan.gpu.hbm.peak_bytes_per_s / 1e6)
+
+
+def shape_of(model: Model) -> Shape:
+    """Return a model's attention shape."""
+    return Shape(
+        model.hidden,
+        model.q_lora,
+        model.kv_lora,
+        model.qk_nope,
+        model.qk_rope,
+        model.v_head,
+        model.index_heads,
+        model.index_head_dim,
+    )
+
+
+def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any) -> None:
+    """Post what the step's bytes and layers take; without a kernel table only the floors."""
+    post_pages(ledger, scenario)
+    _post_rates_of_bytes(ledger, plan)
+    wanted = wanted_series(plan)
+    machine = machine_from(plan.gpu.name, plan.gpu)
+    release = plan.release
+    times = each_load(
+        lambda rows, requests, tokens: layer_times(
+            release.engine, release.version, machine, wanted, Load(rows, requests, tokens)
+        ),
+        ledger["step.requests"] * ledger["draft.rows"],
+        ledger["step.requests"],
+        ledger["step.tokens"],
+    )
+    if times is not None:
+        for sentence in times.warnings:
+            ledger.warn(sentence)
+        _post_layers(ledger, plan, times, wanted)
+        if shape_of(plan.model) not in FAMILIES.values():
+            ledger.warn(
+                "this model's attention was not measured: the nearest family's tables are moved by weight bytes"
+            )
+    else:
+        ledger.warn(
+            f"no kernel table of {release.engine} serves {plan.gpu.name}: time is given as floors only; one measured step "
+            "cannot be carried either"
+        )
+    post_step_time(ledger, plan, scenario, has_layers=times is not None)
+    if times is not None:
+        post_rates(ledger, plan, scenario, machine, wanted)
+        if load.new_tokens is not None:
+            post_prefill_time(ledger, plan, machine, wanted)
+
+
+def _post_rates_of_bytes(ledger: Ledger, plan: Deployment) -> None:
+    origin = plan.gpu.provenance.get("hbm.peak_bytes_per_s") or plan.gpu.provenance["hbm.capacity_bytes"]
+    source = Source(origin.kind, origin.ref, origin.date)
+    ledger.given("gpu.peak_bytes_per_s", plan.gpu.hbm.peak_bytes_per_s, Unit.BYTES_PER_S, source)
+    ledger.given("time.sustained_share", PRIOR_ETA, Unit.SHARE, ETA, "no profile of this box: prior")
+    ledger.derive(
+        "time.sustained_bytes_per_s",
+        Unit.BYTES_PER_S,
+        formulas.sustained_bytes_per_s,
+        ETA,
+        peak_bytes_per_s="gpu.peak_bytes_per_s",
+        sustained_share="time.sustained_share",
+    )
+    ledger.derive(
+        "time.layer.scan_bytes",
+        Unit.BYTES_PER_STEP,
+        formulas.scan_bytes,
+        Source("engine", "DeepGEMM 54e2261: paged logits read each key once a request", "2026-06-23"),
+        record_bytes="record.index_k_bytes",
+        requests="step.requests",
+        rows="draft.rows",
+        tokens="step.tokens",
+    )
+
+
+def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted) -> None:
+    measured = plan.gpu.name in times.gpus and times.version == plan.release.version
+    table = Source("measured" if measured else "prior", times.source_ref, times.source_date)
+    shared = Source("prior", f"full layer without SGLang 0.5.14's indexer: {times.source_ref}", times.source_date)
+    shared = shared if times.shared_is_prior else table
+    ledger.given("time.layer.floor_s", times.floor_s, Unit.SECONDS, table, "a full layer at its shortest context")
+    ledger.given("time.layer.gather_s", times.gather_s, Unit.SECONDS, table, "sparse attention up to 2,048 tokens")
+    ledger.given(
+        "time.layer.topk_s", times.topk_s, Unit.SECONDS, table, "top-k and scan, all scores tied: the worst case"
+    )
+    ledger.given(
+        "time.layer.bytes_seen_share",
+        times.bytes_seen_share,
+        Unit.SHARE,
+        table,
+        "share of the scanned bytes' time that the measured growth shows; the rest a warm L2 hid",
+    )
+    moved = {"moved_bytes": "time.layer.scan_bytes", "seen_share": "time.layer.bytes_seen_share"}
+    ledger.derive("time.layer.seen_bytes", Unit.BYTES_PER_STEP, formulas.seen_bytes, table, **moved)
+    ledger.derive("time.layer.hidden_bytes", Unit.BYTES_PER_STEP, formulas.hidden_bytes, table, **moved)
+    for key, of in (("bytes", "seen_bytes"), ("hidden", "hidden_bytes")):
+        ledger.derive(
+            f"time.layer.{key}_s",
+            Unit.SECONDS,
+            formulas.bytes_time_s,
+            ETA,
+            moved_bytes=f"time.layer.{of}",
+            bytes_per_s="time.sustained_bytes_per_s",
+        )
+    parts = [f"time.layer.{part}_s" for part in ("floor", "gather", "topk", "bytes")]
+    ledger.total("time.full_layer_s", SUM_OF_LAYER, parts)
+    ledger.given("time.shared_layer.floor_s", times.shared_floor_s, Unit.SECONDS, shared)
+    ledger.given("time.shared_layer.gather_s", times.shared_gather_s, Unit.SECONDS, shared)
+    ledger.total("time.shared_layer_s", SUM_OF_LAYER, ["time.shared_layer.floor_s", "time.shared_layer.gather_s"])
+    _post_ends(ledger, plan, times, table)
+    shape = shape_of(plan.model)
+    config = config_source(plan.model, "attention dimensions")
+    without = attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=False)
+    whole = attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=True)
+    ledger.given("time.layer.weights_bytes", int(without), Unit.BYTES, config, "projections that the layer times hold")
+    ledger.given("time.layer.indexer_weights_bytes", int(whole - without), Unit.BYTES, config)
+
+
+def _post_ends(ledger: Ledger, plan: Deployment, times: Any, table: Source) -> None:
+    """Post low and high of a full and a shared layer; what is one-sided is added to its end before the quantiles."""
+    ends = Source(
+        "measured", "90% of points left out of the fit by whole cells, or of GPUs left out", times.source_date
+    )
+    for name, (low, high) in (("full", times.full_ends), ("shared", times.shared_ends)):
+        ledger.given(f"time.{name}_layer.low_factor", low, Unit.SHARE, ends)
+        ledger.given(f"time.{name}_layer.high_factor", high, Unit.SHARE, ends)
+    ledger.given(
+        "time.layer.topk_saved_s", times.topk_saved_s, Unit.SECONDS, table, "what separated scores save in top-k"
+    )
+    over = {"time_s": "time.full_layer_s", "saved_s": "time.layer.topk_saved_s"}
+    ledger.derive("time.full_layer_separated_s", Unit.SECONDS, formulas.less_s, table, "separated scores", **over)
+    worst = ["time.full_layer_s", "time.layer.hidden_s"]
+    ledger.given("time.layer.topk_older_s", times.topk_high_s - times.topk_s, Unit.SECONDS, table, "older top-k kernel")
+    worst.append("time.layer.topk_older_s")
+    ledger.derive(
+        "time.layer.repeat_bytes",
+        Unit.BYTES_PER_STEP,
+        formulas.repeat_bytes,
+        ledger.entries["step.verify_flattens"].source if "step.verify_flattens" in ledger else table,
+        "keys read again where flattened rows miss L2",
+        record_bytes="record.index_k_bytes",
+        requests="step.requests",
+        tokens="step.tokens",
+        rows="draft.rows",
+        flattens="step.verify_flattens",
+    )
+    ledger.derive(
+        "time.layer.repeat_s",
+        Unit.SECONDS,
+        formulas.bytes_time_s,
+        ETA,
+        moved_bytes="time.layer.repeat_bytes",
+        bytes_per_s="time.sustained_bytes_per_s",
+    )
+    worst.append("time.layer.repeat_s")
+    pages = plan_pages(ledger)
+    if pages is not None:
+        ledger.derive(
+            "time.layer.fragmented_s",
+            Unit.SECONDS,
+            formulas.scaled_s,
+            FRAGMENTED,
+            "not measured: the prior's far end",
+            time_s="time.layer.bytes_s",
+            factor="time.fragmented_share",
+        )
+        worst.append("time.layer.fragmented_s")
+    ledger.total("time.full_layer_worst_s", table, worst)
+    for name, end, key in (
+        ("full", "low", "time.full_layer_separated_s"),
+        ("full", "high", "time.full_layer_worst_s"),
+        ("shared", "low", "time.shared_layer_s"),
+        ("shared", "high", "time.shared_layer_s"),
+    ):
+        factor = f"time.{name}_layer.{end}_factor"
+        ledger.derive(f"time.{name}_layer_{end}_s", Unit.SECONDS, formulas.scaled_s, ends, time_s=key, factor=factor)
+
+
+def post_pages(ledger: Ledger, scenario: Scenario) -> None:
+    """Post the mean run of pages that the scenario states, and what it may cost."""
+    pages = scenario.load.mean_run_pages
+    if pages is not None:
+        ledger.given("load.mean_run_pages", pages, Unit.PAGES, scenario_source("load.mean_run_pages"))
+        ledger.given("time.fragmented_share", FRAGMENTED_SHARE, Unit.SHARE, FRAGMENTED, "not measured: 0 to this")
+
+
+def plan_pages(ledger: Ledger) -> Any:
+    """Return the mean run of pages, None where the pages are taken as contiguous."""
+    return ledger["load.mean_run_pages"] if "load.mean_run_pages" in ledger else None

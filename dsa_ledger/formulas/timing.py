@@ -1,0 +1,99 @@
+"""Seconds from bytes, rates and measured layer times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsa_ledger.formulas.helpers import most, quotient
+
+
+def bytes_time_s(*, moved_bytes: Any, bytes_per_s: Any) -> Any:
+    """Return the time of bytes at a rate [s]. Source: bytes over bandwidth, a floor."""
+    return quotient(moved_bytes, bytes_per_s)
+
+
+def sustained_bytes_per_s(*, peak_bytes_per_s: Any, sustained_share: Any) -> Any:
+    """Return the bandwidth that long reads keep [B/s]. Source: prior 0.82 of peak, or the box's profile."""
+    return peak_bytes_per_s * sustained_share
+
+
+def scan_bytes(*, record_bytes: Any, requests: Any, rows: Any, tokens: Any) -> Any:
+    """Return keys read and logits written by one scoring layer [B]. Source: DeepGEMM paged logits, one pass a request."""
+    return (record_bytes + 4 * rows) * requests * tokens
+
+
+def seen_bytes(*, moved_bytes: Any, seen_share: Any) -> Any:
+    """Return bytes whose time shows beside the other work [B]. Source: the table's growth against the bytes' time."""
+    return moved_bytes * seen_share
+
+
+def hidden_bytes(*, moved_bytes: Any, seen_share: Any) -> Any:
+    """Return bytes that a warm L2 hid in the measurement [B]. Source: replays over one layer read small caches from L2."""
+    return moved_bytes * (1 - seen_share)
+
+
+def attention_s(*, full_layers: Any, full_layer_s: Any, shared_layers: Any, shared_layer_s: Any) -> Any:
+    """Return the time of all attention layers of a step [s]. Source: sum over layers."""
+    return full_layers * full_layer_s + shared_layers * shared_layer_s
+
+
+def indexer_s(*, full_layers: Any, full_layer_s: Any, shared_layer_s: Any) -> Any:
+    """Return what the indexers take [s]. Source: full minus shared layer, each full layer."""
+    return full_layers * (full_layer_s - shared_layer_s)
+
+
+def shared_layers(*, layers: Any, full_layers: Any) -> Any:
+    """Return the layers that reuse a top-k [layers]. Source: layers that run no indexer."""
+    return layers - full_layers
+
+
+def attention_weights_bytes(*, layer_bytes: Any, indexer_layer_bytes: Any, layers: Any, full_layers: Any) -> Any:
+    """Return weights that the layer times already hold [B]. Source: the tables time a layer with its projections."""
+    return layer_bytes * layers + indexer_layer_bytes * full_layers
+
+
+def other_weights_bytes(*, weights_bytes: Any, attention_bytes: Any) -> Any:
+    """Return weights read outside the attention layers [B/step]. Source: the rest of the step's weights."""
+    return most(weights_bytes - attention_bytes, 0)
+
+
+def scaled_s(*, time_s: Any, factor: Any) -> Any:
+    """Return a time at one end of its interval [s]. Source: quantiles of points left out of the fit."""
+    return time_s * factor
+
+
+def less_s(*, time_s: Any, saved_s: Any) -> Any:
+    """Return a time without a part of it [s]. Source: difference, never below 0."""
+    return most(time_s - saved_s, 0)
+
+
+def rest_s(*, layers: Any, rest_per_layer_s: Any) -> Any:
+    """Return the rest of a step at its worst [s]. Source: largest rest per layer in the public whole-step times."""
+    return layers * rest_per_layer_s
+
+
+def anchored_s(*, anchor_s: Any, attention_s: Any, anchor_attention_s: Any) -> Any:
+    """Return a step time carried from a measured one [s]. Source: only the attention layers grow with the context."""
+    return anchor_s + attention_s - anchor_attention_s
+
+
+def tokens_per_s(*, requests: Any, accepted: Any, step_s: Any) -> Any:
+    """Return the tokens that a server makes [tokens/s]. Source: tokens kept a step over the step's time."""
+    return quotient(requests * accepted, step_s)
+
+
+def prefill_s(*, full_layers: Any, full_layer_s: Any, shared_layers: Any, shared_layer_s: Any) -> Any:
+    """Return attention time of one request's new tokens [s]. Source: sum over forwards and layers."""
+    return full_layers * full_layer_s + shared_layers * shared_layer_s
+
+
+def draft_attention_s(
+    *, draft_layers: Any, draft_passes: Any, draft_steps: Any, full_layer_s: Any, shared_layer_s: Any
+) -> Any:
+    """Return the draft layers' attention in a step [s]. Source: one extend and steps - 1 drafts, those that score in full."""
+    return draft_layers * (draft_passes * full_layer_s + most(draft_steps - draft_passes, 0) * shared_layer_s)
+
+
+def repeat_bytes(*, record_bytes: Any, requests: Any, tokens: Any, rows: Any, flattens: Any) -> Any:
+    """Return keys read once more by each further row of a request [B]. Source: rows flattened to requests of their own."""
+    return record_bytes * requests * tokens * (rows - 1) * flattens
