@@ -83,9 +83,10 @@ def kernel_source() -> str:
     return SOURCE.read_text(encoding="utf-8")
 
 
-def find_nvrtc() -> Path | None:
-    """Return NVRTC's library out of the newest CUDA wheel installed, or None."""
-    return max(_libraries(), default=None, key=lambda path: int(path.name.rpartition(".")[2]))
+def find_nvrtc(newest_cuda: int = 99) -> Path | None:
+    """Return NVRTC's library out of the newest CUDA wheel that a driver for `newest_cuda` understands, or None."""
+    found = {int(path.name.rpartition(".")[2]): path for path in _libraries()}
+    return max((item for item in found.items() if item[0] <= newest_cuda), default=(0, None))[1]
 
 
 def _libraries() -> Iterator[Path]:
@@ -95,11 +96,13 @@ def _libraries() -> Iterator[Path]:
         yield from Path(folder).glob("*/lib/libnvrtc.so.[0-9][0-9]")
 
 
-def build(architecture: str, source: str | None = None) -> Built:
+def build(architecture: str, source: str | None = None, *, newest_cuda: int = 99) -> Built:
     """Return the kernels compiled for an architecture such as "sm_90" (BadInput: no NVRTC, or the compiler's words)."""
-    path = find_nvrtc()
+    path = find_nvrtc(newest_cuda)
     if path is None:
-        raise BadInput([Fault("nvrtc", None, "the wheel nvidia-cuda-nvrtc; pip install 'dsa-ledger[gpu13]'")])
+        raise BadInput(
+            [Fault("nvrtc", None, "its wheel; pip install 'dsa-ledger[gpu13]', or [gpu12] for a driver of CUDA 12")]
+        )
     library = ctypes.CDLL(str(path))
     version = (ctypes.c_int(), ctypes.c_int())
     library.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))

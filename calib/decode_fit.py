@@ -2,14 +2,14 @@
 
     microseconds = floor[series, batch] + gather[kind, heads, batch] * min(L, 2048) / 2048 + growth[kind, batch, L]
 
-The growth is a law (gather, top-k start, top-k per token by waves of SMs, bytes, L2) fitted by non-negative least squares
-to medians over the series, plus a smooth correction of a few percent that fades where nothing was measured.
+The growth is a law (gather, top-k start, top-k per token by waves of SMs, bytes, L2) fitted by non-negative least
+squares to medians over the series, plus a smooth correction of a few percent that fades where nothing was measured.
 Where nothing was measured it goes on with at least the bytes' time, never falls in L, and never falls in batch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ MIXED_CELLS = {"tensorrt-llm": 2048}  # exactly here TensorRT-LLM takes another 
 def is_mixed(points: Points) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which rows no model that grows with L can meet (shown apart, kept out of the fit)."""
     layer = points.group.module == "full_layer"
-    return points.prefix == (MIXED_CELLS.get(points.group.engine, -1) if layer else -1)
+    return np.asarray(points.prefix == (MIXED_CELLS.get(points.group.engine, -1) if layer else -1))
 
 
 def law_terms(batch: Array, tokens: Array, gpu: str) -> Array:
@@ -51,7 +51,7 @@ def law_terms(batch: Array, tokens: Array, gpu: str) -> Array:
     launched = (tokens >= TOPK) * 1.0
     beyond = np.maximum(tokens - TOPK, 0.0)
     footprint = RECORD_BYTES * batch * tokens
-    columns = [gathered, gathered * batch / 100, gathered * octaves]
+    columns: list[Any] = [gathered, gathered * batch / 100, gathered * octaves]
     columns += [launched, launched * octaves, launched * batch / 100]
     columns += [beyond * waves / 1e4, beyond * batch / 1e5]
     columns += [np.maximum(tokens - knot, 0.0) * waves / 1e4 for knot in KNOTS]
@@ -63,7 +63,7 @@ class DecodeFit:
     """The fitted model of one group's graph-replayed rows."""
 
     def __init__(self, points: Points) -> None:
-        """Fit; points at batches that ran eagerly and mixed cells must be left out already (BadInput on too few cells)."""
+        """Fit points without eager batches and mixed cells (BadInput on too few cells)."""
         self.gpu, self.labels = points.group.gpu, points.labels
         self.engine, self.module = points.group.engine, points.group.module
         self.kinds = sorted({label.kind for label in self.labels})
@@ -135,7 +135,7 @@ class DecodeFit:
         return np.where(np.isnan(floor), ratio[:, None] * usual, floor)
 
     def predict(self, points: Points) -> Array:
-        """Return microseconds at points of the same series; a batch between or beyond the fitted ones is interpolated."""
+        """Return microseconds at points of the same series; between and beyond the fitted batches on a line."""
         series, batch, tokens = points.series, points.batch, points.prefix
         kind = self._kind_of[series]
         ramp = np.minimum(tokens, TOPK) / TOPK

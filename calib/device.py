@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from calib.profile import State
 
 OLDEST_CAPABILITY = 90  # bulk copies and clusters: Hopper
+CHECKED_SCORES = 64 * plan.PAGE_TOKENS  # of a case's first row
 SPOT_CHECKS = 64  # pages whose sum the CPU works out too
 
 
@@ -67,7 +68,8 @@ class DeviceBackend:
                 raise BadInput(
                     [Fault("device.compute_capability", capability / 10, "9.0 or newer (Hopper, Blackwell)")]
                 )
-            self.built = build.build(f"sm_{capability}")
+            driver = cupy.cuda.runtime.driverGetVersion()
+            self.built = build.build(f"sm_{capability}", newest_cuda=driver // 1000)
             self.kernels = self._load_kernels()
         name = properties["name"].decode()
         self.hardware = Hardware(
@@ -176,6 +178,7 @@ class _Loaded:
             self._run(self.calls[:1])  # before the capture: a first launch may load code
             self.stream.synchronize()
             self.first_slots = cupy.asnumpy(self.slots)
+            self.first_scores = cupy.asnumpy(self.scores[0, :CHECKED_SCORES]) if self.scores is not None else None
             self.graph = self._captured()
 
     def replay(self) -> float:
@@ -202,7 +205,16 @@ class _Loaded:
         else:
             wanted = [int(self.backend.page_sums[row].sum(dtype=np.uint64)) for row in work.tables[0].rows()]
         found = [reference.words_sum(self.first_slots[self.slot_rows == row]) for row in range(work.rows)]
-        return found == [one % 2**64 for one in wanted]
+        return found == [one % 2**64 for one in wanted] and self._scores_are_right()
+
+    def _scores_are_right(self) -> bool:
+        if self.first_scores is None:
+            return True
+        words = plan.PAGE_BYTES // 4
+        pages = self.work.tables[0].rows()[0][: -(-len(self.first_scores) // plan.PAGE_TOKENS)]
+        content = [reference.hashed_words(int(page) * words, words, self.backend.seed) for page in pages]
+        wanted = reference.page_scores(np.stack(content)).reshape(-1)
+        return bool(np.array_equal(self.first_scores[: len(wanted)], wanted))
 
     def release(self) -> None:
         """Let the arrays and the graph go."""

@@ -43,8 +43,8 @@ SOURCE = {
     "license": "Apache-2.0",
 }
 LIMITS = (
-    "contiguous pages; graph replays over one layer with a warm L2; constant keys, so all scores tie in the layer rows; "
-    "means without spread"
+    "contiguous pages; graph replays over one layer with a warm L2; constant keys, so all scores tie in the layer "
+    "rows; means without spread"
 )
 
 
@@ -107,7 +107,8 @@ def tables(groups: dict[Group, list[Row]]) -> dict[tuple[str, str], dict[str, An
             if group.phase == "decode" and group.module in measured.LAYERS and len(some) < THIN:
                 thin.append(group)
             else:
-                file[group.phase][group.gpu][group.module] = expanded_table(ENTRY[group.phase](some))
+                entry = expanded_table(ENTRY[group.phase](some)) | {"is_ready": True}
+                file[group.phase][group.gpu][group.module] = entry
         for group in thin:
             file[group.phase][group.gpu][group.module] = thin_entry(file, points[key][group])
         file["siblings"] = sibling_errors(file, points[key])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calib import plan
+from calib import plan, reference
 from calib.profile import Hardware, Software, State
 from dsa_ledger.errors import BadInput, Fault
 
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 
 CHUNK_PAGES = 64  # 528 KiB at a time: a buffer that fits the second-level cache
 PAGE_WORDS = plan.PAGE_BYTES // 4
-
-
-def page_scores(pages: Words) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return the score-like value of each token of whole pages, as paged_read.cu `score` has it."""
-    keys = (pages[:, :2048].reshape(-1, plan.PAGE_TOKENS, 32) & np.uint32(0xFFFF)).sum(axis=2, dtype=np.uint32)
-    scores: np.ndarray[Any, np.dtype[np.float32]] = (keys * ((pages[:, 2048:] & np.uint32(7)) + np.uint32(1))).astype(
-        np.float32
-    )
-    return scores
 
 
 class HostBackend:
@@ -207,7 +198,7 @@ class _Loaded:
 
         def both() -> None:
             read()
-            np.copyto(scores, page_scores(out).reshape(-1))
+            np.copyto(scores, reference.page_scores(out).reshape(-1))
 
         return both
 

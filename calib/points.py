@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from calib.smooth import Array, Indices
-    from dsa_ledger.timing.measured import Group, Row
+    from dsa_ledger.timing.measured import Cell, Group, Row
 
 MICROSECOND = 1e-6
 HOPPER = 9  # major compute capability
 
 
 class Label(NamedTuple):
-    """A series of a table: models of one family are one series; a top-k kernel's kind of scores stands for the format."""
+    """A series of a table: models of one family are one; a top-k kernel's kind of scores stands for the format."""
 
     family: str
     kind: str
@@ -47,8 +47,21 @@ class Points:
 
     def where(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Points:
         """Return the chosen rows; the series keep their numbers."""
-        arrays = (self.series, self.batch, self.new, self.prefix, self.us)
-        return Points(self.group, self.labels, *(array[chosen] for array in arrays))
+        return Points(
+            self.group,
+            self.labels,
+            self.series[chosen],
+            self.batch[chosen],
+            self.new[chosen],
+            self.prefix[chosen],
+            self.us[chosen],
+        )
+
+    def renumbered(self) -> Points:
+        """Return the same rows without the series that have none."""
+        used, series = np.unique(self.series, return_inverse=True)
+        labels = tuple(self.labels[index] for index in used)
+        return Points(self.group, labels, series.ravel(), self.batch, self.new, self.prefix, self.us)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -57,17 +70,18 @@ class Points:
 
 def points_of(group: Group, rows: Sequence[Row]) -> Points:
     """Return the rows of a group as arrays, cells of one family averaged."""
-    cells: dict[tuple[Label, tuple[int, int, int]], list[float]] = {}
+    cells: dict[tuple[Label, Cell], list[float]] = {}
     for row in rows:
         series = row.series
         label = Label(family_of(series.model), series.score_mode or series.kv_dtype, series.weight_dtype, series.heads)
-        cells.setdefault((label, tuple(row.cell)), []).append(row.seconds / MICROSECOND)
+        cells.setdefault((label, row.cell), []).append(row.seconds / MICROSECOND)
     labels = tuple(sorted({label for label, _ in cells}))
     number = {label: index for index, label in enumerate(labels)}
     table = np.array(
         [(number[label], *cell, sum(times) / len(times)) for (label, cell), times in cells.items()], dtype=np.float64
     )
-    return Points(group, labels, table[:, 0].astype(np.int64), *table[:, 1:].T)
+    batch, new, prefix, us = table[:, 1:].T
+    return Points(group, labels, table[:, 0].astype(np.int64), batch, new, prefix, us)
 
 
 def first_eager_batch(group: Group) -> float:

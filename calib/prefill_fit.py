@@ -2,9 +2,9 @@
 
     microseconds = max(host[series], law(batch, new, prefix)) * (1 + correction[series])
 
-The law is non-negative: per token and per launch of each series; shared by all series the gather, the scores (new tokens times keys),
-top-k per row, the keys that are gathered once. The correction is smooth in tokens, new tokens and prefix and fades where
-nothing was measured. Below `index_topk` keys SGLang runs dense attention: another path, fitted apart.
+The law is non-negative: per token and per launch of each series; shared by all series the gather, the scores (new
+tokens times keys), top-k per row, the keys that are gathered once. The correction is smooth in tokens, new tokens and
+prefix and fades where nothing was measured. Below `index_topk` keys SGLang runs dense attention, a path fitted apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REWEIGHTED = 4
 def is_dense(points: Points) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which rows run dense attention: no more keys than top-k would keep (SGLang's layers)."""
     runs = points.group.engine == "sglang" and points.group.module in LAYERS
-    return (points.prefix + points.new <= TOPK) & runs
+    return np.asarray((points.prefix + points.new <= TOPK) & runs)
 
 
 def kept_keys(new: Array, prefix: Array) -> Array:
@@ -108,10 +108,10 @@ class PrefillFit:
         )
 
     def _uncorrected(self, points: Points) -> Array:
-        return np.maximum(self.host[points.series], self._design(points) @ self.law)
+        return np.asarray(np.maximum(self.host[points.series], self._design(points) @ self.law))
 
     def _place(self, batch: Array, new: Array, prefix: Array) -> Array:
-        return np.log2(np.stack([batch * new, new, prefix + 512], axis=1))
+        return np.asarray(np.log2(np.stack([batch * new, new, prefix + 512], axis=1)))
 
     def _fit_corrections(self, points: Points) -> None:
         off = points.us / self._uncorrected(points) - 1

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calib import plan
+
 if TYPE_CHECKING:
     Words = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -39,3 +41,12 @@ def scan_sum(keys: Words, threads: int) -> int:
     by_thread = tops.reshape(rounds, threads, 4)
     highest = by_thread.max(axis=(0, 2))
     return words_sum(keys) + int((there & (by_thread == highest[None, :, None])).sum())
+
+
+def page_scores(pages: Words) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return the score-like value of each token of whole pages, as paged_read.cu `score` has it."""
+    keys = (pages[:, :2048].reshape(-1, plan.PAGE_TOKENS, 32) & np.uint32(0xFFFF)).sum(axis=2, dtype=np.uint32)
+    scores: np.ndarray[Any, np.dtype[np.float32]] = (keys * ((pages[:, 2048:] & np.uint32(7)) + np.uint32(1))).astype(
+        np.float32
+    )
+    return scores

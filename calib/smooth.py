@@ -100,7 +100,7 @@ class Smoother:
     ) -> None:
         """Take n x d points and n values (finite); `noise` is the scatter of one point.
 
-        With `rounds` a point that stays off by more than twice the noise counts less, in proportion (as a median would).
+        With `rounds` a point that stays off by more than twice the noise counts less, in proportion.
         """
         self.points, self.parts, self.edge, self.across = points, parts, edge, across
         covariance = self._covariance(points)

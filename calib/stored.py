@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calib.prefill_fit import PrefillFit
 from dsa_ledger.timing import evaluate, measured
 from dsa_ledger.timing.evaluate import STEP
 from dsa_ledger.timing.tables import STEPS_PER_FOLD, TENTHS, expanded_table, machine_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from calib.decode_fit import DecodeFit
     from calib.points import Points
+    from calib.prefill_fit import PrefillFit
     from calib.smooth import Array
 
 NODES = {

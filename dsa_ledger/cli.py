@@ -11,6 +11,7 @@ import typer
 from dsa_ledger.cli_audit import audit, validate
 from dsa_ledger.cli_calibrate import calibrate, profiles
 from dsa_ledger.cli_plan import plan, sweep
+from dsa_ledger.cli_time import diagnose
 from dsa_ledger.console import complain, stop_if_closed, write
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.options import (
@@ -174,7 +175,7 @@ def schema() -> None:
     write(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
 
 
-ABOUT_A_SCENARIO = (estimate, explain, compare, plan, sweep, audit)
+ABOUT_A_SCENARIO = (estimate, explain, compare, plan, sweep, audit, diagnose)
 OTHERS = (layers, validate, calibrate, profiles, models, gpus, schema)
 
 

@@ -1,4 +1,4 @@
-"""The commands that hold the ledger against what servers showed: `audit` one log, `validate` golden records."""
+"""The commands that hold the ledger against what servers showed: `audit` a log, `validate` records and times."""
 
 from __future__ import annotations
 
@@ -35,14 +35,33 @@ def audit(*, log: LogName, asked: Asked) -> None:
 GoldenFile = Annotated[
     str | None, typer.Option("--golden", metavar="FILE", help="Golden records (TOML): what real servers showed.")
 ]
+MeasuredFile = Annotated[
+    str | None,
+    typer.Option("--measured", metavar="CSV", help="Measured layer times (CSV, also .gz) for the kernel tables."),
+]
+Published = Annotated[bool, typer.Option("--published", help="Published step times and speed-ups beside the tables'.")]
 Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
 
 
-def validate(*, golden: GoldenFile = None, format: Format = "table") -> None:  # noqa: A002 - the option's name
-    """Print the model's error over golden records: median and worst per engine and figure."""
+def validate(
+    *,
+    golden: GoldenFile = None,
+    measured: MeasuredFile = None,
+    published: Published = False,
+    format: Format = "table",  # noqa: A002 - the option's name
+) -> None:
+    """Print the model's error over golden records, measured layer times or published step times."""
     check_format(format)
+    if sum((golden is not None, measured is not None, published)) != 1:
+        raise BadInput([Fault("validate", Words("absent or several"), "one of --golden, --measured and --published")])
     if golden is None:
-        raise BadInput([Fault("--golden", Words("absent"), "a TOML file of golden records")])
+        from dsa_ledger.cli_time import validate_measured, validate_published
+
+        if measured is None:
+            validate_published(format)
+        else:
+            validate_measured(measured, format)
+        return
     from dsa_ledger.audit.golden import golden_of, groups_of, read_golden
     from dsa_ledger.render.golden import golden_text
 

@@ -36,6 +36,19 @@ Formats = Annotated[
     str, typer.Option("--kv-dtypes", metavar="WORD,...", help="KV formats to rank; default the scenario's; any.")
 ]
 Goal = Annotated[str, typer.Option("--goal", metavar="requests|context|step|gpus", help="What to rank by.")]
+Trace = Annotated[
+    str, typer.Option("--workload", metavar="FILE.csv", help="Requests: prompt, output, and cached or weight columns.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Use the good lines of a workload with bad ones.")]
+SharedPrefix = Annotated[
+    int, typer.Option("--shared-prefix", metavar="TOKENS", help="Prompt tokens all requests share.")
+]
+Arrivals = Annotated[float | None, typer.Option("--requests-per-s", metavar="X", help="Requests that arrive a second.")]
+Output = Annotated[int | None, typer.Option("--output", metavar="TOKENS", help="Tokens of one answer.")]
+Spare = Annotated[int, typer.Option("--spare", metavar="N", help="Servers on top.")]
+Price = Annotated[
+    float | None, typer.Option("--price-per-gpu-hour", metavar="X", help="In any currency; none is built in.")
+]
 Top = Annotated[int, typer.Option("--top", metavar="N", help="How many to show.", min=1, max=1000)]
 
 
@@ -51,6 +64,13 @@ def plan(
     kv_dtypes: Formats = "",
     goal: Goal = "",
     top: Top = 10,
+    workload: Trace = "",
+    skip_bad: SkipBad = False,
+    shared_prefix: SharedPrefix = 0,
+    requests_per_s: Arrivals = None,
+    output: Output = None,
+    spare: Spare = 0,
+    price_per_gpu_hour: Price = None,
 ) -> None:
     """Say what fits: the largest context, most requests, smallest machine, safe chunk, or layouts ranked."""
     check_format(asked.format)
@@ -65,6 +85,10 @@ def plan(
             fits = _answers(scenario, [name for name, asked_for in wanted.items() if asked_for], asked.format)
         elif smallest_machine:
             fits = _machines(scenario, question, asked.format)
+        elif workload:
+            fits = _mix(scenario, workload, shared_prefix, asked.format, skip_bad=skip_bad)
+        elif requests_per_s is not None or price_per_gpu_hour is not None:
+            fits = _demand(scenario, (requests_per_s, output, spare, price_per_gpu_hour), asked.format)
         else:
             fits = _ranking(scenario, question, asked.format)
     except BadInput as bad:
@@ -81,6 +105,26 @@ def _answers(scenario: Scenario, names: list[str], form: str) -> bool:
     found = [getattr(answers, name)(scenario) for name in names]
     write(answers_text(scenario, found, form))
     return all(answer.holds for answer in found)
+
+
+def _mix(scenario: Scenario, name: str, shared_prefix: int, form: str, *, skip_bad: bool) -> bool:
+    from pathlib import Path
+
+    from dsa_ledger.render.demand import mix_text
+    from dsa_ledger.workload import mix, read_workload
+
+    workload = read_workload(Path(name), skip_bad=skip_bad)
+    found = mix(scenario, workload, shared_prefix)
+    write(mix_text(scenario, workload, found, form))
+    return found.requests > 0 and found.longest_tokens <= found.longest_allowed
+
+
+def _demand(scenario: Scenario, wish: tuple[float | None, int | None, int, float | None], form: str) -> bool:
+    from dsa_ledger.plan.demand import Wish, demand
+    from dsa_ledger.render.demand import demand_text
+
+    write(demand_text(demand(scenario, Wish(*wish)), form))
+    return True
 
 
 def _machines(scenario: Scenario, question: Question, form: str) -> bool:

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 1 << 16
 FITS, DOES_NOT_FIT, REFUSED, UNKNOWN = "fits", "does not fit", "refused", "not modelled"
 KEYS = ("pool.tokens", "pool.requests_at_context", "memory.headroom_bytes", "step.index_k_read_bytes")
 LOAD_PATHS = {f"load.{name}": name for name in FIELDS}
-SCALAR_ONLY = ("time.", "prefill.attention_s", "prefill.indexer_s", "network.", "cost.")  # not worked out as arrays
+SCALAR_ONLY = ("time.", "prefill.attention", "prefill.indexer", "cost.")  # times: one point after the other
 
 
 class Axis(NamedTuple):
@@ -284,7 +284,9 @@ def _array_rows(
     if not size:
         return
     ledger = estimate_many(scenario, values)
-    columns = [_column(as_table(ledger).get(key), size) for key in keys]
+    if any(key not in ledger for key in keys):
+        raise ValueError("a key that is worked out for one load at a time, or that no load has")
+    columns = [_column(ledger[key], size) for key in keys]
     fits = _column(ledger["load.needed_tokens"] <= ledger["pool.tokens"], size)
     starts = "; ".join(ledger.shortfalls)
     for figures, held in zip(zip(*columns, strict=True), fits, strict=True):

@@ -1,17 +1,19 @@
 """vLLM's records, blocks and buffers against what its own planner and functions give.
 
-Figures executed in the release packages (planner and buffer functions of 0.19 to 0.33 run on a CPU, no server), unless a
+Figures executed in the release packages (planner and buffer functions of 0.19 to 0.33 on a CPU, no server), unless a
 thread is named.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dsa_ledger import BadInput, NotModelled, Scenario, estimate
-from dsa_ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from dsa_ledger.ledger import Ledger
 
 GIB_40 = 40 * 2**30
 MIB = 2**20
@@ -51,7 +53,7 @@ def test_forty_gibibytes_hold_the_planners_blocks(dtype: str, gpu: str, steps: i
 
 
 def test_the_logged_size_is_a_truncated_product_of_doubles() -> None:
-    """n = 4,001 blocks print 256,063 tokens at 202,752, not 256,064."""
+    """At 202,752 a pool of 4,001 blocks prints 256,063 tokens, not 256,064."""
     budget = 4001 * 64 * 53940
     ledger = ledger_of("vllm@0.33.0", observed={"kv_bytes": budget})
     assert ledger["pool.blocks"] == 4001

@@ -12,8 +12,8 @@ from dsa_ledger.account.model import post_model
 from dsa_ledger.account.network import post_host, post_network
 from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
-from dsa_ledger.account.timing import post_timing
 from dsa_ledger.account.step import post_held_requests, post_load, post_requests, post_step
+from dsa_ledger.account.timing import post_timing
 from dsa_ledger.account.verdict import judge_load, judge_weights, post_need
 from dsa_ledger.account.weights import post_checkpoint, post_layout, post_rank
 from dsa_ledger.account.worst import post_worst, post_worst_capacity
@@ -52,6 +52,7 @@ def estimate(scenario: Scenario) -> Ledger:
     check_load(scenario, plan.model)
     if scenario.load.context is not None:
         _post_load(ledger, plan, scenario, scenario.load)
+        post_timing(ledger, plan, scenario, scenario.load)
     post_worst(ledger, plan)
     if scenario.load.context is not None:
         judge_load(ledger, plan)
@@ -130,7 +131,6 @@ def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Load 
     post_prefill_headroom(ledger, plan)
     if load.new_tokens is not None:
         post_prefill(ledger, plan, load)
-    post_timing(ledger, plan, scenario, load)
     if scenario.has("pd-prefill") or scenario.has("pd-decode"):
         post_transfer(ledger, plan)
     if plan.model.weights_modelled:

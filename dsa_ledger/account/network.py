@@ -30,12 +30,12 @@ def post_network(ledger: Ledger, plan: Deployment) -> None:
     ledger.given("network.element_bytes", 2, Unit.BYTES, RING)
     ledger.given("network.attention_ranks", attention.value, Unit.RANKS, attention.source)
     ledger.derive("network.tokens", Unit.TOKENS, network.step_tokens, RING, requests="step.requests", rows="draft.rows")
-    # Without attention DP the MLP is reduced over the same ranks; with it the experts are reached by gather or exchange.
+    # Without attention DP the MLP is reduced over the same ranks; with it experts are reached by gather or exchange.
     ledger.given("network.reductions", 1 if cut.dp_attention > 1 else 2, Unit.COUNT, RING)
     ledger.given("network.exchange_ranks", max(cut.ep, 1), Unit.RANKS, scenario_source("sharding.ep"))
     for stage in plan.stages:
         _post_stage(Scope(ledger, stage.prefix), plan, last=stage.last)
-    _post_transfer(ledger, plan)
+    _post_transfer(ledger)
 
 
 def _post_stage(scope: Scope, plan: Deployment, *, last: bool) -> None:
@@ -87,7 +87,7 @@ def _post_stage(scope: Scope, plan: Deployment, *, last: bool) -> None:
         )  # fmt: skip
 
 
-def _post_transfer(ledger: Ledger, plan: Deployment) -> None:
+def _post_transfer(ledger: Ledger) -> None:
     """Post one request's PD transfer over all ranks, and its time at the link rate of one rank."""
     parts = [
         key for key in ("transfer.main_kv_bytes", "transfer.index_k_bytes", "transfer.seed_bytes") if key in ledger

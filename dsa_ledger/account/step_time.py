@@ -14,6 +14,7 @@ from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
     from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.engines.releases import Release
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Scenario
     from dsa_ledger.timing.evaluate import Wanted
@@ -33,7 +34,7 @@ STEP_BYTES = (
 )
 
 
-def post_step_time(ledger: Ledger, plan: Deployment, scenario: Scenario, *, has_layers: bool) -> None:
+def post_step_time(ledger: Ledger, plan: Deployment, *, has_layers: bool) -> None:
     """Post floors and, with layer times, the attention, the weights and the step's ends, stage by stage."""
     if has_layers:
         worst = steps.largest_rest()
@@ -173,11 +174,11 @@ def post_rates(ledger: Ledger, plan: Deployment, scenario: Scenario, machine: Ma
     seen = _anchor(ledger, plan, scenario, wanted)
     if seen is None:
         ledger.warn(
-            "no step time is known for this model, engine, GPU and layout: between time.step_low_s and time.step_high_s; "
-            "one measured step closes the gap (--measured-step TIME@CONTEXT)"
+            "no step time is known for this model, engine, GPU and layout: it lies between time.step_low_s and "
+            "time.step_high_s; one measured step closes the gap (--measured-step TIME@CONTEXT)"
         )
     else:
-        _post_anchored(ledger, plan, machine, wanted, *seen)
+        _post_anchored(ledger, plan.release, machine, wanted, seen)
     _post_tokens(ledger, scenario)
 
 
@@ -193,17 +194,19 @@ def _anchor(ledger: Ledger, plan: Deployment, scenario: Scenario, wanted: Wanted
     if (cut.dp_attention, cut.cp, cut.dcp, cut.pp) != (1, 1, 1, 1):
         return None
     layers = ledger["model.layers"], ledger["model.full_layers"]
-    step = steps.anchor(wanted.family, plan.release.engine, plan.gpu.name, cut.tp, layers, wanted.kind)
+    step = steps.anchor(
+        wanted.family, plan.release.engine, plan.gpu.name, tp=cut.tp, layers=layers, kv_dtype=wanted.kind
+    )
     if step is None:
         return None
     return step.step_s, step.context, Source("measured", f"{step.source}: {step.says}", step.date)
 
 
 def _post_anchored(
-    ledger: Ledger, plan: Deployment, machine: Machine, wanted: Wanted, seconds: float, context: int, source: Source
+    ledger: Ledger, release: Release, machine: Machine, wanted: Wanted, seen: tuple[float, int, Source]
 ) -> None:
+    seconds, context, source = seen
     requests, rows = ledger["step.requests"], ledger["draft.rows"]
-    release = plan.release
     times: Any = each_load(
         lambda all_rows, of, tokens: layer_times(
             release.engine, release.version, machine, wanted, Load(all_rows, of, tokens)

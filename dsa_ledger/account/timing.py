@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.account.prefill_time import post_prefill_time
 from dsa_ledger.account.model import config_source
+from dsa_ledger.account.prefill_time import post_prefill_time
 from dsa_ledger.account.records import scenario_source
 from dsa_ledger.account.step_time import post_rates, post_step_time
 from dsa_ledger.formulas import timing as formulas
@@ -85,10 +85,10 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any)
             )
     else:
         ledger.warn(
-            f"no kernel table of {release.engine} serves {plan.gpu.name}: time is given as floors only; one measured step "
-            "cannot be carried either"
+            f"no kernel table of {release.engine} serves {plan.gpu.name}: only floors of time are given, and a "
+            "measured step cannot be carried to another context"
         )
-    post_step_time(ledger, plan, scenario, has_layers=times is not None)
+    post_step_time(ledger, plan, has_layers=times is not None)
     if times is not None:
         post_rates(ledger, plan, scenario, machine, wanted)
         if load.new_tokens is not None:
@@ -154,7 +154,7 @@ def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted) -
     ledger.given("time.shared_layer.floor_s", times.shared_floor_s, Unit.SECONDS, shared)
     ledger.given("time.shared_layer.gather_s", times.shared_gather_s, Unit.SECONDS, shared)
     ledger.total("time.shared_layer_s", SUM_OF_LAYER, ["time.shared_layer.floor_s", "time.shared_layer.gather_s"])
-    _post_ends(ledger, plan, times, table)
+    _post_ends(ledger, times, table)
     shape = shape_of(plan.model)
     config = config_source(plan.model, "attention dimensions")
     without = attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=False)
@@ -163,7 +163,7 @@ def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted) -
     ledger.given("time.layer.indexer_weights_bytes", int(whole - without), Unit.BYTES, config)
 
 
-def _post_ends(ledger: Ledger, plan: Deployment, times: Any, table: Source) -> None:
+def _post_ends(ledger: Ledger, times: Any, table: Source) -> None:
     """Post low and high of a full and a shared layer; what is one-sided is added to its end before the quantiles."""
     ends = Source(
         "measured", "90% of points left out of the fit by whole cells, or of GPUs left out", times.source_date
@@ -200,8 +200,7 @@ def _post_ends(ledger: Ledger, plan: Deployment, times: Any, table: Source) -> N
         bytes_per_s="time.sustained_bytes_per_s",
     )
     worst.append("time.layer.repeat_s")
-    pages = plan_pages(ledger)
-    if pages is not None:
+    if "load.mean_run_pages" in ledger:
         ledger.derive(
             "time.layer.fragmented_s",
             Unit.SECONDS,
@@ -229,8 +228,3 @@ def post_pages(ledger: Ledger, scenario: Scenario) -> None:
     if pages is not None:
         ledger.given("load.mean_run_pages", pages, Unit.PAGES, scenario_source("load.mean_run_pages"))
         ledger.given("time.fragmented_share", FRAGMENTED_SHARE, Unit.SHARE, FRAGMENTED, "not measured: 0 to this")
-
-
-def plan_pages(ledger: Ledger) -> Any:
-    """Return the mean run of pages, None where the pages are taken as contiguous."""
-    return ledger["load.mean_run_pages"] if "load.mean_run_pages" in ledger else None

@@ -89,6 +89,25 @@ def _post_topk(ledger: Ledger, plan: Deployment) -> list[str]:
     return ["workspace.index_group_bytes"]
 
 
+def _post_flashinfer(ledger: Ledger, plan: Deployment) -> None:
+    """Post FlashInfer's workspace; under DCP its metadata builder adds the gathered queries' part."""
+    later = engine_source(plan.release, "FlashInfer's workspace, made at the first forward: not seen by profiling")
+    if plan.dcp == 1:
+        ledger.given("workspace.flashinfer_bytes", FLASHINFER_BYTES, Unit.BYTES, later)
+        return
+    ledger.given("workspace.flashinfer_base_bytes", FLASHINFER_BYTES, Unit.BYTES, later)
+    ledger.derive(
+        "workspace.flashinfer_bytes",
+        Unit.BYTES,
+        vllm_buffers.flashinfer_dcp_bytes,
+        engine_source(plan.release, "FlashInfer's metadata builder under DCP: not seen by profiling"),
+        base_bytes="workspace.flashinfer_base_bytes",
+        local_heads="layout.local_heads",
+        dcp="sharding.dcp",
+        batched_tokens="limits.batched_tokens",
+    )
+
+
 def _post_sparse_prefill(ledger: Ledger, plan: Deployment) -> list[str]:
     """Post FlashMLA's workspace where that backend is chosen, and the indexer's gather arena."""
     release = plan.release
@@ -114,8 +133,7 @@ def _post_sparse_prefill(ledger: Ledger, plan: Deployment) -> list[str]:
         ledger.derive("workspace.sparse_prefill_bytes", Unit.BYTES, vllm_buffers.bf16_prefill_bytes, source, **heads)
         keys.append("workspace.sparse_prefill_bytes")
     elif plan.gpu.compute_capability[0] == vllm.BLACKWELL:
-        later = engine_source(release, "FlashInfer's workspace, made at the first forward: not seen by profiling")
-        ledger.given("workspace.flashinfer_bytes", FLASHINFER_BYTES, Unit.BYTES, later)
+        _post_flashinfer(ledger, plan)
     ledger.derive(
         "workspace.gather_arena_bytes",
         Unit.BYTES,

@@ -35,7 +35,10 @@ def advice_of(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> 
 
 def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> str:
     """Tell layers that own an index-K that nothing reads, and what the release without them gives."""
-    one = inferred.hypothesis
+    one, guessed = inferred.hypothesis, ""
+    sharing = [fit for fit in inferred.fitting if fit.plain and fit.index_layers == fit.main_layers > fit.shape.owners]
+    if one is not None and one.index_layers == one.main_layers == one.shape.owners and sharing:
+        one, guessed = sharing[0], f"if the model is {sharing[0].shape.model}: "
     tokens = seen.tokens or (seen.target.tokens if seen.target else None)
     if one is None or tokens is None or one.index_layers != one.main_layers or one.shape.owners >= one.main_layers:
         return ""
@@ -49,7 +52,7 @@ def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -
     gain = tokens * before // after // PAGE_TOKENS * PAGE_TOKENS
     first = _FIRST_WITH_OWNERS[seen.engine]
     said = (
-        f"index-K is allocated on all {one.index_layers} layers and {dead} of the buffers are dead "
+        f"{guessed}index-K is allocated on all {one.index_layers} layers and {dead} of the buffers are dead "
         f"({wasted / GIB:.2f} GiB): {seen.engine} {first} gives {gain / tokens - 1:+.1%} tokens from the same bytes "
         f"({tokens:,} to about {gain:,})"
     )

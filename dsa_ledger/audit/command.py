@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsa_ledger.audit.flagtable import Found, flag_table
+from dsa_ledger.audit.flagtable import flag_table
 from dsa_ledger.audit.reading import MOST_SHOWN, Given, Reading, one_line
 from dsa_ledger.audit.shell import Script, Word, assignment, script_of
 from dsa_ledger.engines.releases import key_of
@@ -14,7 +14,7 @@ from dsa_ledger.errors import BadInput, Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsa_ledger.audit.flagtable import FlagTable
+    from dsa_ledger.audit.flagtable import FlagTable, Found
 
 OPTION = "--from-command"
 _MODULES = {
@@ -34,6 +34,7 @@ _TAG = re.compile(r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?(?:rc\d+)?)")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "zsh", "/usr/bin/bash")
 _NUMBER = re.compile(r"-\d+(\.\d+)?$")
 MOST_NESTED = 4
+MOST_HINTS = 8
 
 
 class Launch(NamedTuple):
@@ -199,10 +200,8 @@ def given_flags(launch: Launch, reading: Reading) -> tuple[list[Given], list[Wor
 
 
 def _found(table: FlagTable, name: str, reading: Reading) -> Found:
-    if len(reading.unknown) < MOST_SHOWN:
-        return table.find(name, reading.version)
     # Each hint costs milliseconds, and a text of so many unknown flags is no command.
-    return Found(table.flags.get(name), problem=f"no {name}")
+    return table.find(name, reading.version, hint=len(reading.unknown) < MOST_HINTS)
 
 
 def _loose_values(words: Sequence[Word], place: int) -> int:

@@ -89,8 +89,9 @@ def _fill_gpu(tables: dict[str, Any], seen: Seen) -> list[str]:
             fits.append(name)
     if not fits:
         return []
+    fits.sort(key=lambda name: -load_gpu(name).sms)  # of equal memory the larger chip is the commoner one
     tables["gpu"] = fits[0]
-    others = f" ({', '.join(fits[1:])} have as much memory)" if len(fits) > 1 else ""
+    others = f" ({', '.join(fits[1:])} has as much memory)" if len(fits) > 1 else ""
     return [f"no GPU named: {fits[0]} is taken by the memory that the log shows{others}; name yours with --gpu"]
 
 

@@ -58,11 +58,12 @@ class FlagTable:
             arity, first, *last = key.split()
             for name in " ".join(lines).split():
                 self.flags[name] = Flag(name, data["same_as"].get(name, name), arity, first, last[0] if last else "")
+        self.words = {name: set(name.strip("-").split("-")) for name in self.flags}
         self.prefixes = engine != "tensorrt-llm"  # click, unlike argparse, takes no abbreviations
         self.underscores = engine == "vllm"  # utils/argparse_utils.py: - and _ are alike before the first dot
 
-    def find(self, written: str, version: str | None) -> Found:
-        """Return what a flag means in a release; without one, in any."""
+    def find(self, written: str, version: str | None, *, hint: bool = True) -> Found:
+        """Return what a flag means in a release, or in any; `hint` looks for the nearest of an unknown one."""
         name = written
         if self.underscores and written.startswith("--"):
             name = written.replace("_", "-")
@@ -75,10 +76,12 @@ class FlagTable:
         if other and other.arity == "b" and other.known_to(key):
             return Found(other, negated=True)
         if flag:
-            return Found(None, problem=f"{self.engine} {version} has no {name} ({flag.span}){self._hint(name, key)}")
-        return self._by_prefix(name, key) if self.prefixes and name.startswith("--") else self._unknown(name, key)
+            near = self._hint(name, key) if hint else ""
+            return Found(None, problem=f"{self.engine} {version} has no {name} ({flag.span}){near}")
+        found = self._by_prefix(name, key) if self.prefixes and name.startswith("--") else None
+        return found or Found(None, problem=f"{self.engine} has no {name}{self._hint(name, key) if hint else ''}")
 
-    def _by_prefix(self, name: str, key: Key | None) -> Found:
+    def _by_prefix(self, name: str, key: Key | None) -> Found | None:
         hits = [flag for known, flag in self.flags.items() if known.startswith(name) and flag.known_to(key)]
         # Where no release is named the newest decides what a prefix means, as long as it has an answer.
         newest = [flag for flag in hits if not flag.last] if key is None else hits
@@ -88,20 +91,20 @@ class FlagTable:
         if hits:
             listed = ", ".join(sorted(flag.name for flag in hits)[:6])
             return Found(None, problem=f"{name} is ambiguous: {self.engine} has {listed}; write the flag in full")
-        return self._unknown(name, key)
-
-    def _unknown(self, name: str, key: Key | None) -> Found:
-        return Found(None, problem=f"{self.engine} has no {name}{self._hint(name, key)}")
+        return None
 
     def _hint(self, name: str, key: Key | None) -> str:
         """Return the nearest spelling of that release, and the release of one that only others have."""
-        known = [known for known, flag in self.flags.items() if flag.known_to(key)]
+        # Only names that share a word or a start are compared: comparing all costs 15 ms a flag.
+        words = set(name[:80].strip("-").split("-"))
+        alike = [flag for flag in self.flags.values() if words & self.words[flag.name] or flag.name[:5] == name[:5]]
+        known = [flag.name for flag in alike if flag.known_to(key)]
         close = nearest(name[:80], known).partition("known:")[0].strip()
-        if close:
-            return f"; {close}"
-        elsewhere = nearest(name[:80], self.flags).partition("known:")[0].strip()
+        if close or not alike:
+            return f"; {close}" if close else ""
+        elsewhere = nearest(name[:80], [flag.name for flag in alike]).partition("known:")[0].strip()
         hit = elsewhere.partition("'")[2].partition("'")[0]
-        return f"; {elsewhere} ({self.flags[hit].span})" if hit else ""
+        return f"; {elsewhere} ({self.flags[hit].span})" if hit in self.flags else ""
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -63,10 +64,17 @@ class Hypothesis(NamedTuple):
 
 
 def explained(
-    shapes: Iterable[Shape], low: float, high: float, *, draft_inside: bool, index_rows: Sequence[int] = (1,)
+    shapes: Iterable[Shape],
+    low: float,
+    high: float,
+    *,
+    draft_inside: bool,
+    index_rows: Sequence[int] = (1,),
+    index_records: Sequence[int] = tuple(INDEX_RECORDS),
 ) -> list[Hypothesis]:
     """Return the hypotheses whose bytes lie within [low, high], the plainest first."""
-    found = [one for one in _all(shapes, index_rows, draft_inside=draft_inside) if low <= one.cell_bytes <= high]
+    every = _all(shapes, index_rows, index_records, draft_inside=draft_inside)
+    found = [one for one in every if low <= one.cell_bytes <= high]
     return sorted(found, key=_oddity)
 
 
@@ -74,18 +82,19 @@ def nearest_to(
     shapes: Iterable[Shape], middle: float, *, draft_inside: bool, index_rows: Sequence[int] = (1,)
 ) -> Hypothesis | None:
     """Return the plain hypothesis nearest to a number of bytes, or None where no shape is given."""
-    plain = [one for one in _all(shapes, index_rows, draft_inside=draft_inside) if _oddity(one)[0] == 0]
+    every = _all(shapes, index_rows, (INDEX_RECORD,), draft_inside=draft_inside)
+    plain = [one for one in every if _oddity(one)[0] == 0]
     return min(plain, key=lambda one: abs(one.cell_bytes - middle), default=None)
 
 
-def _all(shapes: Iterable[Shape], index_rows: Sequence[int], *, draft_inside: bool) -> Iterator[Hypothesis]:
+def _all(
+    shapes: Iterable[Shape], index_rows: Sequence[int], index_records: Sequence[int], *, draft_inside: bool
+) -> Iterator[Hypothesis]:
     for shape in dict.fromkeys(shapes):
-        for main in MAIN_RECORDS:
-            for index in INDEX_RECORDS:
-                for owners in dict.fromkeys((shape.owners, shape.layers, 0)):
-                    for draft in (0, shape.draft_layers) if draft_inside and shape.draft_layers else (0,):
-                        for rows in index_rows:
-                            yield Hypothesis(shape, main, shape.layers, index, owners, draft, rows)
+        drafts = (0, shape.draft_layers) if draft_inside and shape.draft_layers else (0,)
+        owners = dict.fromkeys((shape.owners, shape.layers, 0))
+        for main, index, held, draft, rows in product(MAIN_RECORDS, index_records, owners, drafts, index_rows):
+            yield Hypothesis(shape, main, shape.layers, index, held, draft, rows)
 
 
 def _oddity(one: Hypothesis) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.audit.hypotheses import INDEX_RECORD, Hypothesis, Shape, draft_explained, explained, nearest_to
 from dsa_ledger.audit.seen import PAGE_TOKENS
+from dsa_ledger.engines.releases import key_of, sort_key
 from dsa_ledger.formulas.pool import blocks_of_request
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _DCP = (1, 2, 4, 8, 16, 32)
 _SMALLEST = 300  # bytes of one layer; no main-KV record is so small
-_TWO_DIGITS = 0.006  # half of the last printed digit, and the doubles it was rounded from
+_DERIVED_SIZE_FROM = "0.20.2"  # vLLM: the logged size is int(concurrency x max_model_len), before it blocks x 64 x DCP
 _LOOSE = 0.004  # a pool that misses every combination by more than this is explained by none
 
 
@@ -80,8 +81,10 @@ def _choose(found: Inferred, fits: list[Hypothesis], low: float, high: float, fa
 def _say_shape(found: Inferred, one: Hypothesis, certainty: str) -> None:
     found.say("record.main_kv_bytes", one.main_bytes, certainty)
     found.say("record.index_k_bytes", one.index_bytes, certainty)
-    found.say("index_k.layers", one.index_layers, certainty)
-    found.say("main_kv.layers", one.main_layers, certainty)
+    # Of that pool: where the MTP layer lies in it, it counts; `model.index_k_layers` are the target's alone.
+    found.say("index_k.layers", one.index_layers + one.draft_layers * (one.index_layers > 0), certainty)
+    found.say("main_kv.layers", one.main_layers + one.draft_layers, certainty)
+    found.say("model.index_k_layers", one.index_layers, certainty)
 
 
 def _sglang(found: Inferred, seen: Seen, shapes: Sequence[Shape], dcp: int) -> None:
@@ -96,9 +99,12 @@ def _sglang(found: Inferred, seen: Seen, shapes: Sequence[Shape], dcp: int) -> N
     fits = explained(shapes, low, high, draft_inside=False, index_rows=rows)
     pad = PAGE_TOKENS
     if not fits:
-        bare = pool.cell_range(0)
-        fits = explained(shapes, *bare, draft_inside=False, index_rows=rows)
+        fits = explained(shapes, *pool.cell_range(0), draft_inside=False, index_rows=rows)
         pad = 0 if fits else PAGE_TOKENS
+    if not fits and dcp == 1:
+        fits = explained(shapes, low, high, draft_inside=False, index_rows=_DCP[1:])
+        if fits:
+            found.say("sharding.dcp", fits[0].index_rows, "likely: only replicated over so many ranks the index-K fits")
     _choose(found, fits, low, high, nearest_to(shapes, (low + high) / 2, draft_inside=False, index_rows=rows))
     if fits:
         found.say("pool.pad_tokens", pad, "exact" if pad else "likely: only without a pad page a combination fits")
@@ -174,11 +180,11 @@ def vllm_blocks(seen: Seen, dcp: int) -> int | None:
     if not seen.context:
         return seen.tokens // span
     needed: int = blocks_of_request(context_length=seen.context, dcp=dcp, page_tokens=PAGE_TOKENS)
-    by_concurrency = round(seen.tokens * needed / seen.context)
-    plain = seen.tokens // span
-    if seen.tokens % span == 0 and (seen.concurrency is None or abs(plain / needed - seen.concurrency) <= _TWO_DIGITS):
-        return plain
-    return by_concurrency
+    version = seen.version or seen.low
+    key = sort_key(version) if version else None
+    if key is not None and key < key_of(_DERIVED_SIZE_FROM):
+        return seen.tokens // span
+    return round(seen.tokens * needed / seen.context)
 
 
 def _tensorrt(found: Inferred, seen: Seen, shapes: Sequence[Shape]) -> None:
@@ -189,6 +195,12 @@ def _tensorrt(found: Inferred, seen: Seen, shapes: Sequence[Shape]) -> None:
     else:
         low, high = seen.target.cell_range(0) if seen.target else (0.0, 0.0)
     fits = explained(shapes, low, high, draft_inside=True)
+    if not fits:
+        fits = explained(shapes, low, high, draft_inside=True, index_records=(2 * INDEX_RECORD,))
+        if fits:
+            found.notes.append(
+                "index-K is charged twice over, as TensorRT-LLM did for bf16 KV before 1.3.0rc21; it stores half"
+            )
     if seen.owners is not None:
         fits = [
             fit for fit in fits if fit.index_layers + fit.draft_layers == seen.owners or fit.index_layers == seen.owners

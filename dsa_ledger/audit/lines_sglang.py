@@ -109,6 +109,12 @@ PATTERNS = (
     _pattern("host_index", rf"Allocating {_G} GB host memory for DSA indexer", Take("bytes", "gb")),
     _pattern("host", rf"Allocating {_G} GB host memory for hierarchical KV cache", Take("bytes", "gb")),
     _pattern(
+        "host",  # from 0.5.22
+        rf"hierarchical KV host pool: (\d{{1,15}}) tokens, {_G} GB host memory",
+        Take("tokens"),
+        Take("bytes", "gb"),
+    ),
+    _pattern(
         "summary",
         r"max_total_num_tokens=(\d{1,15}), chunked_prefill_size=(-?\d{1,12}), max_prefill_tokens=(\d{1,12}), "
         rf"max_running_requests=(\d{{1,9}}), context_len=(\d{{1,12}})(?:, available_[gc]pu_mem={_G} GB)?",

@@ -39,9 +39,14 @@ class Prediction(NamedTuple):
 
 def predict(tables: dict[str, Any], seen: Seen, inferred: Inferred) -> Prediction | list[str]:
     """Return the ledger that fits the log best, or the reasons why there is none."""
+    absent = [
+        f"{name}: not named and not told by the log; give --{name}" for name in ("model", "gpu") if name not in tables
+    ]
+    if absent:
+        return absent
     tried: list[tuple[int, int, str, Scenario, Ledger, list[str]]] = []
     reasons: list[str] = []
-    given = _given_version(tables) or seen.version
+    given = given_version(tables) or seen.version
     versions = [given] if given else seen.releases()
     for order, version in enumerate(versions):
         for dtype in _dtypes(tables, seen, inferred):
@@ -64,7 +69,8 @@ def predict(tables: dict[str, Any], seen: Seen, inferred: Inferred) -> Predictio
     return Prediction(best[3], best[4], best[5], list(dict.fromkeys(alike)), given is not None)
 
 
-def _given_version(tables: dict[str, Any]) -> str | None:
+def given_version(tables: dict[str, Any]) -> str | None:
+    """Return the engine version that a scenario names."""
     engine = tables.get("engine")
     if isinstance(engine, dict):
         return engine.get("version")
@@ -124,7 +130,7 @@ def _score(ledger: Ledger, seen: Seen, inferred: Inferred) -> int:
     if target is not None and seen.target and abs(target - seen.target.size_bytes) <= seen.target.within_bytes:
         score += 4
     score += 2 * int(ledger["record.main_kv_bytes"] == inferred.values.get("record.main_kv_bytes"))
-    layers = inferred.values.get("index_k.layers")
+    layers = inferred.values.get("model.index_k_layers")
     prefix = stage_prefix(ledger, seen)
     score += 2 * int(layers is not None and _held(ledger, prefix, "pool.index_k_layers") == layers)
     if seen.tokens and abs(ledger["pool.reported_tokens"] - seen.tokens) <= _ROUNDING * seen.tokens:

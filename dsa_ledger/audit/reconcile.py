@@ -60,7 +60,7 @@ def _cells(seen: Seen, inferred: Inferred, ledger: Ledger | None) -> list[Check]
     name = prefix + key if prefix + key in ledger else key
     predicted = ledger[name]
     found = [_check(key, observed, predicted, _cell_cause(seen, inferred, ledger, predicted))]
-    main, owners = inferred.values.get("record.main_kv_bytes"), inferred.values.get("index_k.layers")
+    main, owners = inferred.values.get("record.main_kv_bytes"), inferred.values.get("model.index_k_layers")
     if main is not None:
         stored = ledger["record.main_kv_bytes"]
         found.append(
@@ -106,6 +106,8 @@ def _owner_cause(owners: int, held: int, inferred: Inferred) -> str:
 def _cell_cause(seen: Seen, inferred: Inferred, ledger: Ledger, predicted: int) -> str:
     observed = inferred.values["cell.observed_bytes"]
     one = inferred.hypothesis
+    if abs(observed - predicted) <= _CLOSE * predicted and (one is None or one.cell_bytes != predicted):
+        return "agrees"
     if one is None:
         return "no combination of records and layers gives it"
     if one.cell_bytes == predicted or abs(observed - predicted) <= _CLOSE * predicted:
@@ -244,4 +246,9 @@ def _memory(seen: Seen, ledger: Ledger) -> list[Check]:
             else "the server ran with another fraction than the scenario's"
         )
         found.append(_check("engine.mem_fraction", seen.fraction, given, cause))
+    if seen.host_bytes is not None and "host.pool_bytes" in ledger:
+        predicted = ledger["host.pool_bytes"]
+        off = abs(seen.host_bytes - predicted) > _CLOSE * predicted
+        cause = "another host ratio or size, or other layers than the device pool" if off else "agrees"
+        found.append(_check("host.pool_bytes", seen.host_bytes, predicted, cause))
     return found

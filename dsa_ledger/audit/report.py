@@ -9,11 +9,12 @@ from dsa_ledger.audit.advice import advice_of
 from dsa_ledger.audit.complete import fill
 from dsa_ledger.audit.infer import Inferred, inferred_from
 from dsa_ledger.audit.oom import suspects
-from dsa_ledger.audit.predict import Prediction, predict
-from dsa_ledger.audit.reconcile import Check, checks_of
+from dsa_ledger.audit.predict import Prediction, given_version, predict
+from dsa_ledger.audit.reconcile import Check, checks_of, implied_fraction
 from dsa_ledger.audit.seen import Seen, seen_of
 from dsa_ledger.audit.shapes import distinct_models, shapes_of
 from dsa_ledger.audit.startup import Log, Start, has_pool, read_log
+from dsa_ledger.engines.releases import sort_key
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ def audit_log(log: Log, tables: dict[str, Any], name: str = "LOG") -> Report:
     if asked is not None and asked != start.engine:
         raise BadInput([Fault("engine.name", asked, f"{start.engine}, whose log this is")])
     seen = seen_of(start)
-    said = fill(tables, start, seen)
+    given = given_version(tables)
+    said = []
+    if seen.version is None:
+        seen.version = given
+    elif given and sort_key(given) != sort_key(seen.version):
+        said.append(f"the log says {seen.engine} {seen.version}; the rules of {given} are used, as asked")
+    said += fill(tables, start, seen)
     inferred = _inferred(tables, seen)
     predicted = predict(tables, seen, inferred)
     prediction = predicted if isinstance(predicted, Prediction) else None
@@ -126,6 +133,11 @@ def _all_inferred(
         alike = prediction.alike
         values["engine.version"] = alike[0]
         certainty["engine.version"] = "likely" if len(alike) == 1 else f"open: {alike[-1]} to {alike[0]} fit alike"
+    if prediction is not None and prediction.scenario.limits.mem_fraction is None and seen.engine == "sglang":
+        implied = implied_fraction(seen, prediction.ledger["cell.bytes"])
+        if implied is not None:
+            values["engine.mem_fraction"] = round(implied, 3)
+            certainty["engine.mem_fraction"] = "likely: from tokens and free memory, unless a cap set the tokens"
     if prediction is not None and prediction.assumed:
         values["assumed"] = "; ".join(prediction.assumed)
         certainty["assumed"] = "from the figures, since neither log nor options say it"
@@ -137,6 +149,8 @@ def _told(log: Log, start: Start, predicted: Prediction | list[str]) -> list[str
     said = []
     if log.unread:
         said.append(f"{log.unread} lines look like figures and were not read: {' | '.join(log.unread_lines)}")
+    if len(log.figures) > MOST_SHOWN:
+        said.append(f"{len(log.figures):,} figures were read; the first {MOST_SHOWN} are listed, all were used")
     if log.cut:
         said.append(f"{log.cut} lines were longer than what is read of one")
     if log.dropped:

@@ -62,6 +62,7 @@ class Seen:
     version: str | None = None
     stages: int = 1
     cp_world: int | None = None
+    host_bytes: int | None = None
     warnings: list[str] = field(default_factory=list)
 
     def bound(self, low: str | None = None, high: str | None = None) -> None:
@@ -112,6 +113,11 @@ def _sglang(start: Start, seen: Seen) -> None:
     seen.context, seen.running = start.first("summary.context"), start.first("summary.running")
     totals = start.values("summary.tokens")
     seen.tokens = min(totals, default=seen.target.tokens if seen.target else None)
+    host = [
+        sum(f[f"{kind}.bytes"].value for kind in ("host", "host_index") for f in rank.all(kind))
+        for rank in start.ranks.values()
+    ]
+    seen.host_bytes = max(host, default=0) or None
     seen.sm = start.first("kv_dtype.sm")
     seen.dtype = start.first("kv_dtype.word") or start.first("backends.dtype")
     _sglang_version(start, seen)

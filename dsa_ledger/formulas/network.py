@@ -29,7 +29,7 @@ def gather_bytes(*, replicas: Any, ranks: Any, layers: Any, tokens: Any, hidden:
 
 
 def expert_exchange_bytes(*, ranks: Any, layers: Any, tokens: Any, experts_per_token: Any, hidden: Any) -> Any:
-    """Return what a rank sends to other ranks' experts and back: fp8 there, bf16 back [B/step]. Source: DeepEP README."""
+    """Return what a rank sends to others' experts and back: fp8 there, bf16 back [B/step]. Source: DeepEP README."""
     return (ranks - 1) * layers * tokens * experts_per_token * hidden * 3 // ranks
 
 

@@ -20,7 +20,10 @@ def host_tokens_by_ratio(*, rows: Any, ratio: Any, page_tokens: Any) -> Any:
 
 
 def host_tokens_by_size(*, size_bytes: Any, main_kv_record_bytes: Any, layers: Any, page_tokens: Any) -> Any:
-    """Return slots of the host tier by size of its main KV [tokens]. Source: sglang memory_pool_host.py hicache_size."""
+    """Return slots of the host tier by size of its main KV [tokens].
+
+    Source: sglang memory_pool_host.py hicache_size.
+    """
     return (size_bytes // (main_kv_record_bytes * layers) // page_tokens + 1) * page_tokens
 
 
@@ -40,7 +43,10 @@ def request_map_bytes(*, requests: Any, extra_rows: Any, columns: Any, page_toke
 
 
 def buffer_table_bytes(*, requests: Any, extra_rows: Any, layers: Any, buffer_tokens: Any, page_tokens: Any) -> Any:
-    """Return two int32 tables and an int16 one a layer and request [B]. Source: sglang 0.5.23 HiSparse device buffers."""
+    """Return two int32 tables and an int16 one a layer and request [B].
+
+    Source: sglang 0.5.23 HiSparse device buffers.
+    """
     return (requests + extra_rows) * layers * (buffer_tokens + page_tokens) * 10
 
 

@@ -18,7 +18,7 @@ def sustained_bytes_per_s(*, peak_bytes_per_s: Any, sustained_share: Any) -> Any
 
 
 def scan_bytes(*, record_bytes: Any, requests: Any, rows: Any, tokens: Any) -> Any:
-    """Return keys read and logits written by one scoring layer [B]. Source: DeepGEMM paged logits, one pass a request."""
+    """Return keys read and logits written by one scoring layer [B]. Source: DeepGEMM paged logits, one pass."""
     return (record_bytes + 4 * rows) * requests * tokens
 
 
@@ -28,7 +28,7 @@ def seen_bytes(*, moved_bytes: Any, seen_share: Any) -> Any:
 
 
 def hidden_bytes(*, moved_bytes: Any, seen_share: Any) -> Any:
-    """Return bytes that a warm L2 hid in the measurement [B]. Source: replays over one layer read small caches from L2."""
+    """Return bytes that a warm L2 hid in the measurement [B]. Source: replays over one layer read caches from L2."""
     return moved_bytes * (1 - seen_share)
 
 
@@ -90,10 +90,10 @@ def prefill_s(*, full_layers: Any, full_layer_s: Any, shared_layers: Any, shared
 def draft_attention_s(
     *, draft_layers: Any, draft_passes: Any, draft_steps: Any, full_layer_s: Any, shared_layer_s: Any
 ) -> Any:
-    """Return the draft layers' attention in a step [s]. Source: one extend and steps - 1 drafts, those that score in full."""
+    """Return the draft layers' attention in a step [s]. Source: an extend and steps - 1 drafts."""
     return draft_layers * (draft_passes * full_layer_s + most(draft_steps - draft_passes, 0) * shared_layer_s)
 
 
 def repeat_bytes(*, record_bytes: Any, requests: Any, tokens: Any, rows: Any, flattens: Any) -> Any:
-    """Return keys read once more by each further row of a request [B]. Source: rows flattened to requests of their own."""
+    """Return keys read once more by each further row of a request [B]. Source: rows flattened to requests."""
     return record_bytes * requests * tokens * (rows - 1) * flattens

@@ -33,6 +33,11 @@ def bf16_prefill_bytes(*, batched_tokens: Any, local_heads: Any) -> Any:
     return batched_tokens * round_up(local_heads, 64) * 1152
 
 
+def flashinfer_dcp_bytes(*, base_bytes: Any, local_heads: Any, dcp: Any, batched_tokens: Any) -> Any:
+    """Return FlashInfer's workspace under DCP [B]. Source: vllm 0.33 sparse FlashInfer metadata builder."""
+    return base_bytes + 8 * (local_heads * dcp) * batched_tokens * 256 + 1048576
+
+
 def gather_bytes(*, context_length: Any, factor: Any, record_bytes: Any) -> Any:
     """Return the indexer's prefill gather workspace [B]. Source: vllm mla/indexer.py get_max_prefill_buffer_size."""
     return context_length * 8 * factor * record_bytes

@@ -75,6 +75,15 @@ def command(scenario: Scenario) -> str:
     return " ".join(shlex.quote(word) for word in [*_environment(scenario), *words])
 
 
+def unsaid(scenario: Scenario) -> tuple[str, ...]:
+    """Return what no flag read here says: a vLLM connector's role, TensorRT-LLM's transceiver, its config.json."""
+    said: tuple[str, ...] = (*SGLANG_FEATURES, "deepep", "pd-prefill", "pd-decode")
+    if scenario.engine.name != "sglang":
+        said = ("fp4-index-k",) if scenario.engine.name == "tensorrt-llm" else ()
+    overrides = scenario.model_overrides if scenario.engine.name == "tensorrt-llm" else {}
+    return (*(name for name in scenario.features if name not in said), *(f"model.{key}" for key in overrides))
+
+
 def field(scenario: Scenario, path: str) -> Any:
     """Return the value of a dotted field."""
     value: Any = scenario

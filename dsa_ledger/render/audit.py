@@ -112,8 +112,12 @@ def _inferred_lines(report: Report) -> list[str]:
     if not report.inferred:
         return []
     lines = ["", "inferred from the figures"]
+    said = ""
     for key, value in report.inferred.items():
-        lines += _wrapped(f"{key} = {_plain(value)}  [{report.certainty.get(key, '')}]", "  ")
+        certainty = report.certainty.get(key, "")
+        shown = f"  [{certainty}]" if certainty != said else ""  # several figures often rest on one finding
+        lines += _wrapped(f"{key} = {_plain(value)}{shown}", "  ")
+        said = certainty
     return lines
 
 

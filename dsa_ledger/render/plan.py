@@ -6,7 +6,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.plan.launch import command
+from dsa_ledger.plan.launch import command, unsaid
 from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
 from dsa_ledger.render.words import headline, layout
@@ -78,6 +78,8 @@ def _facts(outcome: Outcome) -> Iterator[str]:
 def _command(scenario: Scenario) -> Iterator[str]:
     yield "  start it with:"
     yield from (f"    {line}" for line in command(scenario).splitlines())
+    if unsaid(scenario):
+        yield f"    (and {', '.join(unsaid(scenario))}, which no flag read here says)"
 
 
 def _changes(found: Sequence[Tried]) -> Iterator[str]:

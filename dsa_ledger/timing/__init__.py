@@ -1,0 +1,1 @@
+"""Time from kernel tables: loading, evaluation, siblings, published steps, and the tables' errors."""

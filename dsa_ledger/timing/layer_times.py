@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsa_ledger.engines.releases import key_of, sort_key
 from dsa_ledger.timing import evaluate
 from dsa_ledger.timing.evaluate import PRIOR_ETA, SCORE_BYTES, TOPK
 from dsa_ledger.timing.tables import choose, load, nearest_version
@@ -18,6 +19,10 @@ REFERENCE = ("sglang", "0.5.14")  # the one engine whose shared layers were meas
 V2_FROM = {"sglang": "0.5.15"}
 V2_KNEE = 32768
 V2_BLOCKS = 8  # CTAs of a row in top-k v2 (sgl-project/sglang PR #30274, kernel of PR #26788)
+V2_SAID = (
+    "{engine} {version} has top-k v2: beyond 32,768 tokens an eighth of the older kernel's time is taken (prior: 8 "
+    "blocks a row, sgl-project/sglang PR #30274); the high end keeps the older kernel"
+)
 SEPARATED_SHARE = 0.5  # separated over tied scores in SGLang's kernel, 0.45-0.55 on all GPUs
 MICROSECOND = 1e-6
 
@@ -65,8 +70,20 @@ def layer_times(engine: str, version: str, machine: Machine, wanted: Wanted, loa
     gathered = max(full.gather - seen * (1 - beyond), 0.0)
     topk = max(full.gather + full.growth - seen - gathered, 0.0)
     said = [*_versions(engine, version, known), *_range(chosen, machine, batch, tokens)]
-    shared = _shared(chosen, engine, known, machine, wanted, load_, full.floor, gathered)
-    scaled, high = _newer_topk(engine, version, chosen, wanted, batch, topk, said)
+    shared = _shared(
+        choose(engine, known, "decode", "shared_layer", machine),
+        wanted,
+        load_,
+        machine=machine,
+        full_floor=full.floor,
+        gathered=gathered,
+        full_ends=chosen.interval,
+    )
+    scaled, high = topk, topk
+    if has_newer_topk(engine, version):
+        said.append(V2_SAID.format(engine=engine, version=version))
+        kept = min(topk, evaluate.decode(chosen.table, wanted, batch, V2_KNEE, indexer=True).growth)
+        scaled = kept + (topk - kept) / V2_BLOCKS
     source = load(engine, known)["source"]
     return LayerTimes(
         version=known,
@@ -89,7 +106,7 @@ def layer_times(engine: str, version: str, machine: Machine, wanted: Wanted, loa
 
 
 def _seen_us(chosen: Chosen, wanted: Wanted, batch: int, tokens: int) -> float:
-    """Return how much of the growth the bytes account for: between nodes their full price, but no more than the growth."""
+    """Return how much of the growth is the bytes' time: between nodes their full price, at most the growth."""
     nodes = chosen.table["tokens"]
     stops = [*nodes[: bisect_left(nodes, tokens)], tokens]
     price = SCORE_BYTES * batch / (PRIOR_ETA * wanted.peak)
@@ -109,17 +126,16 @@ class _Shared(NamedTuple):
 
 
 def _shared(
-    chosen: Chosen,
-    engine: str,
-    known: str,
-    machine: Machine,
+    measured: Chosen | None,
     wanted: Wanted,
     load_: Load,
+    *,
+    machine: Machine,
     full_floor: float,
     gathered: float,
+    full_ends: tuple[float, float],
 ) -> _Shared:
-    """Return a shared layer: measured, or the full one without SGLang's indexer constant (prior, its spread in the ends)."""
-    measured = choose(engine, known, "decode", "shared_layer", machine)
+    """Return a shared layer: measured, or the full one without SGLang's indexer constant, its spread in the ends."""
     if measured is not None:
         layer = evaluate.decode(measured.table, wanted, load_.query_rows, load_.tokens, indexer=False)
         return _Shared(layer.floor, layer.gather + layer.growth, measured.interval, is_prior=False)
@@ -127,7 +143,7 @@ def _shared(
     middle = constants[len(constants) // 2]
     floor = max(full_floor - middle, 0.25 * full_floor)
     total = floor + gathered
-    low, high = chosen.interval
+    low, high = full_ends
     ends = (
         low * max(total + middle - constants[-1], 0.1 * total) / total,
         high * (total + middle - constants[0]) / total,
@@ -166,22 +182,10 @@ def _saved_share(machine: Machine, wanted: Wanted, batch: int, tokens: int) -> f
     return max(1 - separated / tied, 0.0) if tied else 0.0
 
 
-def _newer_topk(
-    engine: str, version: str, chosen: Chosen, wanted: Wanted, batch: int, topk: float, said: list[str]
-) -> tuple[float, float]:
-    """Return top-k as this version runs it and its pessimistic end: v2 spreads a long row over eight blocks (prior)."""
-    from dsa_ledger.engines.releases import key_of, sort_key
-
+def has_newer_topk(engine: str, version: str) -> bool:
+    """Tell whether a version spreads a long row over several blocks (SGLang's top-k v2)."""
     first, key = V2_FROM.get(engine), sort_key(version)
-    if first is None or key is None or key < key_of(first):
-        return topk, topk
-    said.append(
-        f"{engine} {version} has top-k v2: beyond {V2_KNEE:,} tokens an eighth of the older kernel's time is taken "
-        "(prior: 8 blocks a row, sgl-project/sglang PR #30274); the high end keeps the older kernel"
-    )
-    knee = evaluate.decode(chosen.table, wanted, batch, V2_KNEE, indexer=True)
-    kept = min(topk, knee.growth)
-    return kept + (topk - kept) / V2_BLOCKS, topk
+    return first is not None and key is not None and key >= key_of(first)
 
 
 def _versions(engine: str, version: str, known: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Reads measured layer times from CSV: columns checked, faults named by line, repeated cells averaged, zeros of top-k skipped.
+"""Reads measured layer times from CSV: faults named by line, repeated cells averaged, zeros of top-k skipped.
 
-Columns (anything else is ignored): gpu, engine, version, phase, module, model, kv_dtype, weight_dtype, heads, batch, new_tokens,
-prefix_tokens, latency_us, score_mode. One row is one attention module of one layer, or one kernel, on one GPU.
+Columns (anything else is ignored): gpu, engine, version, phase, module, model, kv_dtype, weight_dtype, heads, batch,
+new_tokens, prefix_tokens, latency_us, score_mode. One row is an attention module of a layer, or a kernel, on one GPU.
 """
 
 from __future__ import annotations

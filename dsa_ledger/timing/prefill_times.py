@@ -48,7 +48,9 @@ def prefill_times(
     said = [] if known == version else [f"{engine} {version} has no prefill table: that of {known} is used"]
     is_prior = machine.name not in chosen.gpus
     if is_prior:
-        said.append(f"{machine.name} has no prefill table: carried from {' and '.join(chosen.gpus)}, with a wider interval")
+        said.append(
+            f"{machine.name} has no prefill table: carried from {' and '.join(chosen.gpus)}, with a wider interval"
+        )
     if wanted.kind != "fp8":
         said.append("prefill was measured with FP8 KV only: its time is used")
     pieces = list(forwards(context, new, chunk))

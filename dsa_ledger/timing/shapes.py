@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 FAMILIES = {
     "glm": Shape(6144, 2048, 512, 192, 64, 256, 32, 128),
     "v32": Shape(7168, 1536, 512, 128, 64, 128, 64, 128),
-    # zai-org/GLM-4.7-Flash config.json, with an indexer as GLM-5's (the DSA variant of arXiv:2603.12201 is not released).
+    # zai-org/GLM-4.7-Flash config.json with GLM-5's indexer: the DSA variant of arXiv:2603.12201 is not released.
     "glm-4.7-flash": Shape(2048, 768, 512, 192, 64, 256, 32, 128),
 }
 ELEMENT_BYTES = {"bfloat16": 2.0, "fp8_block": 1.0, "nvfp4": 0.5625}  # block scales counted where they matter

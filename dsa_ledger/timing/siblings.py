@@ -1,6 +1,6 @@
 """Tables of a GPU without measurements, from those of its architecture: bytes move from peak to peak, the rest is kept.
 
-A floor holds the time of the weights' bytes, a growth that of the keys': these parts are carried at 0.82 of either peak.
+A floor holds the time of the weights' bytes, a growth that of the keys': both are carried at 0.82 of the peaks.
 Top-k of one row a processor goes by the waves over the processors. Where the host is the limit the floor belongs to it.
 """
 
@@ -111,7 +111,15 @@ def _moved(source: Machine, table: dict[str, Any], target: Machine, module: str)
         floors[label] = [max(value + weights * dearer, 0.25 * value) for value in row]
     growth = {
         kind: [
-            _carried_row(values, table["tokens"], batch, kind, source, target, dearer if is_layer else 0.0, scores)
+            _carried_row(
+                values,
+                table["tokens"],
+                batch,
+                source=source,
+                target=target,
+                dearer=dearer if is_layer else 0.0,
+                token_bytes=(RECORD_BYTES.get(kind, 0), SCORE_BYTES if scores else 0),
+            )
             for batch, values in zip(table["batches"], rows, strict=True)
         ]
         for kind, rows in table["growth"].items()
@@ -123,17 +131,18 @@ def _carried_row(
     values: Sequence[float],
     tokens: Sequence[int],
     batch: int,
-    kind: str,
+    *,
     source: Machine,
     target: Machine,
     dearer: float,
-    scores: bool,  # noqa: FBT001 - a property of the module
+    token_bytes: tuple[int, int],
 ) -> list[float]:
+    """Return one batch's growth; `token_bytes` are those gathered up to top-k and those scanned of each token."""
+    gathered, scanned = token_bytes
     waves = -(-batch // target.processors) / -(-batch // source.processors)
     row: list[float] = []
     for value, length in zip(values, tokens, strict=True):
-        moved = batch * min(length, TOPK) * RECORD_BYTES.get(kind, 0)
-        moved += batch * length * SCORE_BYTES if scores else 0
+        moved = batch * (min(length, TOPK) * gathered + length * scanned)
         priced = min(moved / (PRIOR_ETA * source.peak), value)
         at = priced + (value - priced) * waves + moved * dearer
         row.append(max(at, row[-1] if row else 0.0))

@@ -53,7 +53,7 @@ def largest_rest(without: str = "") -> Step:
     return max((step for step in steps() if step.id != without), key=lambda step: step.rest_s_per_layer)
 
 
-def anchor(family: str, engine: str, gpu: str, tp: int, layers: tuple[int, int], kv_dtype: str) -> Step | None:
+def anchor(family: str, engine: str, gpu: str, *, tp: int, layers: tuple[int, int], kv_dtype: str) -> Step | None:
     """Return the published step of this model family, engine, GPU and layout at batch 1, if there is one.
 
     `layers` are all and full layers: another sharing of the indexers is another model here.

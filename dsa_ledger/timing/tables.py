@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MICROSECONDS = 1e6
 STEPS_PER_FOLD = 200  # a floor is stored in steps of 0.5%: 200 to each factor of e
 TENTHS = 10
-EXPANDED = ("floor", "gather", "growth", "eager", "host", "own", "correction")  # made on loading
+EXPANDED = ("is_ready", "floor", "gather", "growth", "eager", "host", "own", "correction")  # made on loading
 
 
 class Chosen(NamedTuple):
-    """A module's table for one GPU: coefficients, the interval of predicted over true, and whose measurements they are."""
+    """A module's table for one GPU: coefficients, ends of measured over predicted, and whose measurements they are."""
 
     table: dict[str, Any]
     interval: tuple[float, float]
@@ -54,7 +54,7 @@ def versions(engine: str) -> tuple[str, ...]:
 
 
 def nearest_version(engine: str, version: str) -> str | None:
-    """Return the version whose table serves: the same, else the last one before it, else the first; None without any."""
+    """Return the version whose table serves: the same, else the last before it, else the first; None without any."""
     known = sorted(versions(engine), key=key_of)
     if not known:
         return None
@@ -68,11 +68,15 @@ def load(engine: str, version: str) -> dict[str, Any]:
     """Return the coefficient file of an engine version."""
     text = resources.files(__package__).joinpath("tables", f"{engine}-{version}.json").read_text(encoding="ascii")
     found: dict[str, Any] = json.loads(text)
-    names = found["labels"]
-    for phase in ("decode", "prefill"):
-        for modules in found[phase].values():
-            modules.update({module: expanded_table(table, names) for module, table in modules.items()})
     return found
+
+
+def _ready(file: dict[str, Any], phase: str, gpu: str, module: str) -> dict[str, Any]:
+    """Return a table of a file, expanded when it is first asked for: a file holds many, an answer needs few."""
+    modules: dict[str, dict[str, Any]] = file[phase][gpu]
+    if "like" not in modules[module] and not any(part in modules[module] for part in ("floor", "is_ready")):
+        modules[module] = expanded_table(modules[module], file["labels"]) | {"is_ready": True}
+    return modules[module]
 
 
 def expanded_table(table: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
@@ -102,18 +106,27 @@ def expanded_table(table: dict[str, Any], names: list[str] | None = None) -> dic
     return result
 
 
+def whole_file(engine: str, version: str) -> dict[str, Any]:
+    """Return a coefficient file with every table expanded."""
+    file = load(engine, version)
+    for phase in ("decode", "prefill"):
+        for gpu, modules in file[phase].items():
+            for module in modules:
+                _ready(file, phase, gpu, module)
+    return file
+
+
 @lru_cache(maxsize=256)
 def choose(engine: str, version: str, phase: str, module: str, machine: Machine) -> Chosen | None:
-    """Return the table of a module for a GPU: measured, a thin one scaled, or carried from siblings; None without any."""
+    """Return a module's table for a GPU: measured, a thin one scaled, or carried from siblings; None without any."""
     file = load(engine, version)
-    modules = file[phase].get(machine.name, {}) if machine.name in file[phase] else {}
-    entry = modules.get(module)
+    entry = _ready(file, phase, machine.name, module) if module in file[phase].get(machine.name, {}) else None
     if entry and "like" not in entry:
         return Chosen(entry, tuple(entry["interval"]), (machine.name,))
     known = [machine_of(gpu) for gpu in module_tables(file, phase, module)]
     if entry:
         near = machine_of(entry["like"])
-        carried = carried_decode([(near, file[phase][near.name][module])], machine, module=module)
+        carried = carried_decode([(near, _ready(file, phase, near.name, module))], machine, module=module)
         scaled = _scaled(carried, entry["scale"])
         return Chosen(scaled, tuple(entry["interval"]), (machine.name, near.name))
     some = siblings_of(machine, known)
@@ -132,7 +145,7 @@ def choose(engine: str, version: str, phase: str, module: str, machine: Machine)
 def module_tables(file: dict[str, Any], phase: str, module: str) -> dict[str, dict[str, Any]]:
     """Return the tables of a module by GPU that others may be carried from."""
     return {
-        gpu: modules[module]
+        gpu: _ready(file, phase, gpu, module)
         for gpu, modules in file[phase].items()
         if module in modules and "like" not in modules[module] and (phase, module, gpu) not in DISTURBED
     }

@@ -1,6 +1,6 @@
-"""The kernel tables against measured times: errors per group, the share inside the stated interval, a reference beside them.
+"""The kernel tables against measured times: errors per group, the share inside the interval, a reference beside them.
 
-The reference knows the measurements themselves: each point from the line through its neighbours in length of the same series.
+The reference knows the measurements: each point from the line through its neighbours in length of the same series.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DISTURBED_REASON = "taken on a busy machine: slower than the full layer of the s
 
 
 class Point(NamedTuple):
-    """One measured time, what the tables say, whether it lies in the interval, and the reference where there is one [s]."""
+    """One measured time, the tables', whether it lies in the interval, and the reference where there is one [s]."""
 
     measured: float
     predicted: float

@@ -147,7 +147,7 @@ def test_vllm_blocks_and_the_ledger_agree():
     [
         # sglang #30505: 1.02 GiB = 8,192 rows x about 33,400 keys x 4 B
         (
-            "CUDA out of memory. Tried to allocate 1.02 GiB. GPU 0 has a total capacity of 79.18 GiB of which 837.06 MiB is free.",
+            "Tried to allocate 1.02 GiB. GPU 0 has a total capacity of 79.18 GiB of which 837.06 MiB is free.",
             "workspace.prefill_logits_bytes",
         ),
         # sglang #38507: 10.62 GiB = 8,192 x 348,000 x 4 B
@@ -299,3 +299,32 @@ def test_paths_in_a_log_are_not_opened(monkeypatch):
     monkeypatch.setattr(Path, "open", lambda self, *a, **k: opened.append(self) or own(self, *a, **k))
     audited(text, {})
     assert not [path for path in opened if "hostname" in str(path)]
+
+
+def test_without_a_model_the_dead_buffers_are_told_for_the_model_that_has_them():
+    text = "KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 2574848, KV size: 132.43 GB"
+    (advice,) = audited(text, {}).advice
+    assert advice.startswith(
+        "if the model is zai-org/GLM-5.2: index-K is allocated on all 78 layers and 57 of the buffers"
+    )
+
+
+def test_the_host_tier_is_held_against_the_ledger():
+    """InferenceX #2651: 270 + 61.88 + 3.46 GB (10^9) a rank for --hicache-size 270 on 8 x B300, SGLang 0.5.16."""
+    host = (
+        "[2026-08-18 10:00:00 TP0] Allocating 270.00 GB host memory for hierarchical KV cache.\n"
+        "[2026-08-18 10:00:00 TP0] Allocating 61.88 GB host memory for DSA indexer (layout=page_first_direct).\n"
+        "[2026-08-18 10:00:00 TP0] Allocating 3.46 GB host memory for hierarchical KV cache.\n"
+    )
+    tables = {
+        "model": "nvidia/GLM-5.2-NVFP4",
+        "gpu": "B300",
+        "engine": "sglang@0.5.16",
+        "sharding": {"tp": 8},
+        "draft": {"steps": 3},
+        "features": ["hicache"],
+        "hicache": {"size_gb": 270.0},
+    }
+    found = check(audited(host, tables), "host.pool_bytes")
+    assert found.observed == 335_340_000_000
+    assert found.cause == "agrees"

@@ -73,13 +73,14 @@ def recovered(text: str, truth: Truth) -> dict[str, object]:
     if truth.engine == "vllm" and truth.dcp > 1:
         tables["sharding"] = {"dcp": truth.dcp}
     found = audited(text, tables).inferred
-    return {key: found.get(key) for key in ("record.main_kv_bytes", "index_k.layers", "model.draft_layers")}
+    return {key: found.get(key) for key in told(truth)}
 
 
 def told(truth: Truth) -> dict[str, object]:
     return {
         "record.main_kv_bytes": truth.record,
-        "index_k.layers": truth.owners,
+        "index_k.layers": truth.owners + (truth.draft if truth.engine != "sglang" else 0),  # of that pool
+        "model.index_k_layers": truth.owners,
         "model.draft_layers": truth.draft,
     }
 
@@ -243,3 +244,23 @@ def test_stages_print_their_own_pools():
 def test_the_writer_does_not_know_the_parser():
     """The writer quotes the engines; were it built from the parser's patterns, both could be wrong alike."""
     assert "dsa_ledger" not in Path(__file__).with_name("writer.py").read_text(encoding="utf-8")
+
+
+def test_an_index_replicated_over_dcp_ranks_is_told_from_the_bytes():
+    """SGLang's DCP keeps the whole index-K on each rank: (78 x 576 + 21 x 132 x 2) B a row."""
+    tokens = 64 * 20_000
+    size = (tokens + 64) * (78 * 576 + 21 * 132 * 2) / 2**30
+    text = f"KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: {tokens}, KV size: {size:.2f} GB"
+    found = audited(text, {"model": "zai-org/GLM-5.2-FP8"}).inferred
+    assert (found["record.main_kv_bytes"], found["index_k.layers"], found["sharding.dcp"]) == (576, 21, 2)
+
+
+def test_an_index_charged_twice_is_told_from_the_bytes():
+    """TensorRT-LLM before PR #15088 charged (576 + 132) x 2 B a layer of bf16: 110,448 B over 78 layers."""
+    report = audited(
+        "Peak memory during memory usage profiling (torch + non-torch): 99.00 GiB, available KV cache memory when "
+        "calculating max tokens: 36.00 GiB, fraction is set 0.9, kv size is 110448. device total memory 139.80 GiB",
+        {"model": "zai-org/GLM-5.1-FP8"},
+    )
+    assert (report.inferred["record.main_kv_bytes"], report.inferred["index_k.layers"]) == (1152, 78)
+    assert any("charged twice over" in said for said in report.warnings)

@@ -101,7 +101,7 @@ def vllm_log(truth: Truth, slack_bytes: int = 0) -> str:
     version = ".".join(map(str, truth.version))
     lines = [
         f"(APIServer pid=400) INFO 09-01 10:00:00 [utils.py:100] vLLM API server version {version}",
-        f"{worker} INFO 09-01 10:01:00 [gpu_model_runner.py:1] Model loading took 90.1 GiB memory and 61.020304 seconds",
+        f"{worker} INFO 09-01 10:01:00 [runner.py:1] Model loading took 90.1 GiB memory and 61.020304 seconds",
         f"{worker} INFO 09-01 10:02:00 [gpu_worker.py:773] Available KV cache memory: {round(available / GIB, 2)} GiB",
     ]
     concurrency = f"Maximum concurrency for {truth.context:,} tokens per request: {blocks / needed:.2f}x"

@@ -104,7 +104,7 @@ def test_quick_takes_at_most_twenty_seconds(tmp_path):
         (["--device", "gpu:x"], "gpu:N"),
         (["--device", "cpu:jax"], "cpu:torch or cpu:numpy"),
         (["--device", "cpu", "--out", "/nowhere/at/all.json"], "out: '/nowhere/at/all.json': a folder that exists"),
-        (["--device", "cpu", "--block-table", "/nowhere.npy"], "block-table: '/nowhere.npy'"),
+        (["--device", "cpu:numpy", "--block-table", "/nowhere.npy"], "block-table: '/nowhere.npy'"),
         (["--device", "cpu", "--format", "xml"], "format"),
         (["--all-gpus"], "all-gpus"),
         (["--all-gpus", "--device", "cpu", "--out", "."], "all-gpus"),

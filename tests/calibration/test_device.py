@@ -36,11 +36,17 @@ def library(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def device(library, monkeypatch):
-    """Return a function that imports calib.device with a stand-in of CuPy."""
+@pytest.fixture(scope="module")
+def built():
     if build.find_nvrtc() is None:
         pytest.skip("needs the wheel nvidia-cuda-nvrtc")
+    return build.build("sm_90")
+
+
+@pytest.fixture
+def device(library, built, monkeypatch):
+    """Return a function that imports calib.device with a stand-in of CuPy."""
+    monkeypatch.setattr(build, "build", lambda architecture, **_: {"sm_90": built}[architecture])
     monkeypatch.setattr(smi, "query", lambda _: smi.Gpu(uuid="GPU-1", driver="580.1", ecc=True, mig=False))
     monkeypatch.setattr(smi, "state", lambda _: smi.State(sm_mhz=1980))
     monkeypatch.setattr(run, "LEAST_POOL_BYTES", 2**20)
@@ -85,6 +91,14 @@ def test_wrong_words_are_found(device, monkeypatch):
     with pytest.raises(RuntimeError, match="wrong words were read"):
         calibrate(backend, Plan(quick=True, extent=TINY))
     assert backend.pool is None
+
+
+def test_wrong_scores_are_found(device, monkeypatch):
+    module, _ = device()
+    right = module.reference.page_scores
+    monkeypatch.setattr(module.reference, "page_scores", lambda pages: right(pages) + 1)
+    with pytest.raises(RuntimeError, match=r"wrong words were read.*score_pages"):
+        calibrate(module.DeviceBackend(0, lambda _: None), Plan(quick=True, extent=TINY))
 
 
 def test_memory_that_does_not_hold_what_was_written_is_found(device, monkeypatch):
@@ -159,11 +173,11 @@ def test_an_older_gpu_is_refused(device):
         module.DeviceBackend(0, lambda _: None)
 
 
-def test_kernels_that_lost_their_loads_are_refused(device, monkeypatch):
+def test_kernels_that_lost_their_loads_are_refused(device, built, monkeypatch):
     module, _ = device()
-    good = build.build("sm_90")
-    poor = build.Built(good.cubin, good.registers | {"read_pages": 24}, good.spilled_bytes | {"fill": 8}, good.nvrtc)
-    monkeypatch.setattr(build, "build", lambda _: poor)
+    registers, spilled = built.registers | {"read_pages": 24}, built.spilled_bytes | {"fill": 8}
+    poor = build.Built(built.cubin, registers, spilled, built.nvrtc)
+    monkeypatch.setattr(build, "build", lambda _, **__: poor)
     with pytest.raises(BadInput, match="loads in flight") as bad:
         module.DeviceBackend(0, lambda _: None)
     assert {fault.path for fault in bad.value.faults} == {"kernel.read_pages", "kernel.fill"}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from calib import cases, plan
-from calib.host import HostBackend, page_scores
+from calib.host import HostBackend
+from calib.reference import page_scores
 from calib.run import Extent, Plan, calibrate
 from dsa_ledger.errors import BadInput
 

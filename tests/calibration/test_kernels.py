@@ -210,8 +210,17 @@ def test_what_the_compiler_says_reaches_the_user():
         build.build("sm_90", "nonsense")
 
 
+def test_nvrtc_is_the_newest_that_the_driver_understands(monkeypatch):
+    twelve, thirteen = Path("cuda_nvrtc/lib/libnvrtc.so.12"), Path("cu13/lib/libnvrtc.so.13")
+    monkeypatch.setattr(build, "_libraries", lambda: iter([twelve, thirteen]))
+    assert build.find_nvrtc() == thirteen
+    assert build.find_nvrtc(13) == thirteen
+    assert build.find_nvrtc(12) == twelve
+    assert build.find_nvrtc(11) is None
+
+
 def test_without_nvrtc_there_is_one_line(monkeypatch):
-    monkeypatch.setattr(build, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(build, "find_nvrtc", lambda _: None)
     with pytest.raises(BadInput, match=r"nvrtc: None: .*pip install"):
         build.build("sm_90")
 

@@ -11,10 +11,8 @@ from scenarios_at_random import tables
 from dsa_ledger import Scenario, estimate
 from dsa_ledger.audit.merge import merge_command
 from dsa_ledger.errors import BadInput, Faults, NotModelled
-from dsa_ledger.plan.launch import command
+from dsa_ledger.plan.launch import command, unsaid
 from dsa_ledger.scenario_file import read, shipped
-
-UNSAID = ("gpu", "gpus", "load", "observed", "title", "draft.accepted")  # what no flag of a server says
 
 
 def read_back(text: str, whole: Scenario) -> Scenario:
@@ -28,7 +26,10 @@ def read_back(text: str, whole: Scenario) -> Scenario:
     assert reading.missing == {}
     if whole.engine.version:
         assert table["engine"] == name
-    return Scenario.model_validate(table)
+    features = [*(table.get("features") or ()), *(name for name in unsaid(whole) if not name.startswith("model."))]
+    if whole.engine.name == "tensorrt-llm":
+        table["model_overrides"] = whole.model_overrides
+    return Scenario.model_validate(table | {"features": features, "machine": whole.machine.model_dump()})
 
 
 def figures(whole: Scenario) -> dict[str, Any]:

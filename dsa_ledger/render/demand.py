@@ -1,0 +1,107 @@
+"""Workload mixes, demand and money as text."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from dsa_ledger.plan.demand import record
+from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.words import headline
+from dsa_ledger.units import Unit, brief
+
+if TYPE_CHECKING:
+    from dsa_ledger.plan.demand import Demand, End
+    from dsa_ledger.schema import Scenario
+    from dsa_ledger.workload import Mix, Workload
+
+WIDTH = 80
+TITLE_WIDTH = 34
+
+
+def mix_text(scenario: Scenario, workload: Workload, found: Mix, form: str) -> str:
+    """Return what a server holds of a workload in one of the formats."""
+    figures = found._asdict() | {"requests_read": len(workload.requests), "lines_skipped": len(workload.skipped)}
+    if form == "json":
+        return _json(scenario, "mix", figures | {"skipped": list(workload.skipped)})
+    if form in ("csv", "md"):
+        return rows_csv([figures]) if form == "csv" else rows_md([figures])
+    longest = f"{found.longest_tokens:,} tokens"
+    too_long = "" if found.longest_tokens <= found.longest_allowed else f" (refused above {found.longest_allowed:,})"
+    rows = [
+        ("requests read", f"{len(workload.requests):,}"),
+        ("half of them end below", f"{found.median_tokens:,} tokens"),
+        ("95% of them end below", f"{found.p95_tokens:,} tokens"),
+        ("the longest ends at", longest + too_long),
+        ("in the pool each, on average", f"{found.mean_tokens:,} tokens at its end, in whole pages"),
+        ("in the pool once for all", f"{found.shared_tokens:,} tokens"),
+        (
+            "at once on the server",
+            f"{found.requests:,} requests on average, {found.all_longest:,} if all are the longest",
+        ),
+        ("found in the cache", f"{found.cached_share:.1%} of the prompt tokens"),
+        ("index-K read a step and request", brief(found.mean_step_read_bytes, Unit.BYTES_PER_STEP)),
+        ("index-K written a prefill", brief(found.mean_prefill_write_bytes, Unit.BYTES)),
+        ("sent a request between PD workers", brief(found.mean_transfer_bytes, Unit.BYTES)),
+    ]
+    lines = [*textwrap.wrap(headline(scenario), WIDTH), "", *_lines(rows)]
+    if workload.skipped:
+        shown = ", ".join(map(str, workload.skipped[:10]))
+        lines += [f"  skipped {len(workload.skipped):,} bad lines: {shown}"]
+    lines += ["  queueing and how long requests of a mix overlap: not modelled"]
+    return "\n".join(lines) + "\n"
+
+
+def demand_text(found: Demand, form: str) -> str:
+    """Return demand and money in one of the formats; both ends of the step time's interval side by side."""
+    if form == "json":
+        return _json(found.scenario, "demand", record(found))
+    if form in ("csv", "md"):
+        rows = [{"end": name} | value for name, value in record(found).items() if isinstance(value, dict)]
+        return (rows_csv(rows) if form == "csv" else rows_md(rows)) if rows else ""
+    lines = [*textwrap.wrap(headline(found.scenario), WIDTH), ""]
+    rows = [("a server runs and holds at most", f"{found.requests:,} and {found.holds:,} requests")]
+    if found.low and found.high:
+        rows += _ends(found.low, found.high)
+    lines += _lines(rows)
+    for text in found.not_modelled:
+        lines += textwrap.wrap(f"  not modelled: {text}", WIDTH, subsequent_indent="    ")
+    return "\n".join(lines) + "\n"
+
+
+def _ends(low: End, high: End) -> list[tuple[str, str]]:
+    """Return the rows that the step time decides, from its lower to its upper end."""
+    rows = [
+        ("step time", _pair(brief(low.step_s, Unit.SECONDS), brief(high.step_s, Unit.SECONDS))),
+        ("output tokens/s of a server", _pair(f"{low.tokens_per_s:,.0f}", f"{high.tokens_per_s:,.0f}")),
+        (
+            "output tokens/s of a request",
+            _pair(f"{low.tokens_per_s_per_request:,.1f}", f"{high.tokens_per_s_per_request:,.1f}"),
+        ),
+    ]
+    if low.in_flight is not None and high.in_flight is not None:
+        rows += [
+            ("requests in flight", _pair(f"{low.in_flight:,}", f"{high.in_flight:,}")),
+            ("servers", _pair(f"{low.servers:,}", f"{high.servers:,}")),
+        ]
+    if low.cost_per_million_output_tokens is not None and high.cost_per_million_output_tokens is not None:
+        cheap, dear = low.cost_per_million_output_tokens, high.cost_per_million_output_tokens
+        rows += [
+            ("a million output tokens cost", _pair(f"{cheap:,.2f}", f"{dear:,.2f}")),
+            ("a month costs", _pair(f"{low.cost_per_month:,.0f}", f"{high.cost_per_month:,.0f}")),
+        ]
+    return rows
+
+
+def _pair(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _lines(rows: list[tuple[str, str]]) -> list[str]:
+    return [f"  {title:<{TITLE_WIDTH}}{text}" for title, text in rows]
+
+
+def _json(scenario: Scenario, name: str, figures: dict[str, Any]) -> str:
+    whole = {"schema": CONTRACT, "scenario": scenario.model_dump(mode="json", by_alias=True), name: figures}
+    return json.dumps(whole, indent=1) + "\n"
