@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dsa_ledger.schema import Scenario
 
-FORMATS = ("table", "json", "csv", "md")
+FORMATS = ("table", "json", "csv", "md", "html")
 
 
 def complete_model(incomplete: str) -> list[str]:

@@ -49,7 +49,7 @@ WORDS = (
 )
 # Once a server runs, its log grows by lines that hold none of the words; few words then tell a restart or a failure,
 # and the block before is looked at again with all of them.
-STEADY_WORDS = (b"avail mem=", b"KV Cache is", b"KV cache s", b"Tried to allocate", b"[MemUsageChange]")
+STEADY_WORDS = (b"avail mem=", b"llocate", b"KV cache s")  # `llocate`: pools of two engines, and out of memory
 STEADY_AFTER_BYTES = 8 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
 _KEYS = ("log", "message", "msg", "MESSAGE", "text", "line", "body", "@message", "content")

@@ -17,6 +17,10 @@ def ledger_text(scenario: Scenario, ledger: Ledger, form: str, *, every: bool = 
         from dsa_ledger.render.table import ledger_table
 
         return ledger_table(scenario, ledger, every=every, colour=colour)
+    if form == "html":
+        from dsa_ledger.render.html_ledger import ledger_page
+
+        return ledger_page(scenario, ledger)
     from dsa_ledger.render import data
 
     if form == "json":
@@ -32,6 +36,10 @@ def explanation_text(scenario: Scenario, ledger: Ledger, key: str, form: str) ->
         return data.explanation_json(scenario, ledger, key)
     if form == "csv":
         return data.entries_csv(ledger, key)
+    if form == "html":
+        from dsa_ledger.render.html import text_page
+
+        return text_page(f"explain {key}", data.explanation_plain(ledger, key))
     return data.explanation_md(ledger, key) if form == "md" else data.explanation_plain(ledger, key)
 
 
@@ -41,6 +49,10 @@ def rows_text(name: str, rows: Sequence[Mapping[str, Any]], form: str, *, colour
         from dsa_ledger.render.table import rows_table
 
         return rows_table(rows, colour=colour)
+    if form == "html":
+        from dsa_ledger.render.html import page, table
+
+        return page(name, table(rows))
     from dsa_ledger.render import data
 
     if form == "json":

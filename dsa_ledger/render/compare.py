@@ -32,6 +32,14 @@ def comparison_text(found: Comparison, form: str, *, every: bool = False) -> str
         return _json(found, rows, causes)
     if form == "csv":
         return rows_csv([_record(found, row, causes) for row in rows])
+    if form == "html":
+        from dsa_ledger.render.html_ledger import comparison_page
+
+        titles = [headline(found.scenarios[side]) for side in SIDES]
+        said = [f"{field.path}: {field.a} | {field.b}" for field in found.stated]
+        said += [f"{side.upper()} does not fit: {text}" for side in SIDES for text in found.ledgers[side].shortfalls]
+        said += [f"warning of {side.upper()}: {text}" for side in SIDES for text in found.ledgers[side].warnings]
+        return comparison_page(titles, [_record(found, row, causes) for row in rows], said)
     return _md(found, rows, causes) if form == "md" else _table(found, rows, causes, every=every)
 
 

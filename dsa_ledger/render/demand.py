@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.plan.demand import record
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.html import text_page
 from dsa_ledger.render.words import headline
 from dsa_ledger.units import Unit, brief
 
@@ -50,7 +51,8 @@ def mix_text(scenario: Scenario, workload: Workload, found: Mix, form: str) -> s
         shown = ", ".join(map(str, workload.skipped[:10]))
         lines += [f"  skipped {len(workload.skipped):,} bad lines: {shown}"]
     lines += ["  queueing and how long requests of a mix overlap: not modelled"]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text_page(headline(scenario), text) if form == "html" else text
 
 
 def demand_text(found: Demand, form: str) -> str:
@@ -67,7 +69,8 @@ def demand_text(found: Demand, form: str) -> str:
     lines += _lines(rows)
     for text in found.not_modelled:
         lines += textwrap.wrap(f"  not modelled: {text}", WIDTH, subsequent_indent="    ")
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text_page(headline(found.scenario), text) if form == "html" else text
 
 
 def _ends(low: End, high: End) -> list[tuple[str, str]]:

@@ -76,7 +76,12 @@ def layers_text(model: Model, rows: Sequence[LayerRow], warnings: Sequence[str],
         return data.rows_csv(layer_records(found))
     if form == "md":
         return data.rows_md(layer_records(found))
-    return "\n".join(_table(model, found, warnings)) + "\n"
+    text = "\n".join(_table(model, found, warnings)) + "\n"
+    if form == "html":
+        from dsa_ledger.render.html import text_page
+
+        return text_page(f"layers of {model.name}", text)
+    return text
 
 
 def _table(model: Model, found: Sequence[Span], warnings: Sequence[str]) -> Iterator[str]:

@@ -47,6 +47,10 @@ def matrix_text(found: Matrix, form: str) -> str:
         return json.dumps(whole, indent=1) + "\n"
     if form == "csv":
         return rows_csv([_record(answer) | {"releases": " ".join(answer.releases)} for answer in found.answers])
+    if form == "html":
+        from dsa_ledger.render.html import text_page
+
+        return text_page(heading(found.scenario), _table(found))
     return _md(found) if form == "md" else _table(found)
 
 

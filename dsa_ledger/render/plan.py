@@ -35,6 +35,10 @@ def answers_text(scenario: Scenario, answers: Sequence[Answer], form: str) -> st
         return rows_csv(flat)
     if form == "md":
         return _md(scenario, answers)
+    if form == "html":
+        from dsa_ledger.render.html_plan import answers_page
+
+        return answers_page(scenario, answers)
     lines = list(_wrapped(headline(scenario)))
     for answer in answers:
         lines += ["", *_answer(answer)]
@@ -185,6 +189,10 @@ def ranking_text(ranking: Ranking, form: str, top: int) -> str:
         return f"# {asked(ranking)}\n\n" + (
             rows_md([deployment_record(one) for one in shown]) if shown else "none fits\n"
         )
+    if form == "html":
+        from dsa_ledger.render.html_plan import ranking_page
+
+        return ranking_page(ranking, top)
     lines = [*_wrapped(asked(ranking)), *_wrapped(counted(ranking)), ""]
     lines += _rows(shown)
     for place, one in enumerate(shown[:SHOWN_COMMANDS], 1):
@@ -304,6 +312,10 @@ def machines_text(scenario: Scenario, rankings: Sequence[Ranking], form: str) ->
         return rows_csv([_one_line(record) for record in records])
     if form == "md":
         return rows_md([_one_line(record) for record in records])
+    if form == "html":
+        from dsa_ledger.render.html_plan import machines_page
+
+        return machines_page(scenario, records)
     load = scenario.load
     context = load.context or 0
     lines = [f"smallest machine for {load.batch:,} requests of {context:,} tokens", ""]

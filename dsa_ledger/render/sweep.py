@@ -35,6 +35,10 @@ def sweep_text(scenario: Scenario, found: Sweep, form: str) -> str:
         lines = ["| " + " | ".join(found.columns) + " |", "|" + "---|" * len(found.columns)]
         lines += ["| " + " | ".join(_cell(value) for value in cells) + " |" for cells in found.cells()]
         return "\n".join(lines) + "\n"
+    if form == "html":
+        from dsa_ledger.render.html_plan import sweep_page
+
+        return sweep_page(scenario, found)
     return _table(found)
 
 
@@ -85,10 +89,6 @@ def write_file(path: Path, scenario: Scenario, found: Sweep) -> None:
     try:
         if form == "parquet":
             _parquet(path, found)
-        elif form == "html":
-            from dsa_ledger.render.html_plan import sweep_page
-
-            path.write_text(sweep_page(scenario, found), encoding="utf-8")
         else:
             path.write_text(sweep_text(scenario, found, form), encoding="utf-8")
     except OSError as error:
