@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from dsa_ledger.errors import BadInput, Fault, Faults, NotModelled, nearest
+from dsa_ledger.words_of_set import set_path, set_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -306,7 +306,7 @@ def _with_option(path: str, asked: Asked) -> str:
         option = next((option for option in asked.values if option.path == start), None)
         if option:
             return f"{path} ({option.name})"
-        if any(f"{_set_path(text)}.".startswith(_set_path(start) + ".") for text in asked.sets):
+        if any(f"{set_path(text)}.".startswith(set_path(start) + ".") for text in asked.sets):
             return f"{path} (--set)"
         if asked.stated and start in asked.stated:
             return f"{path} (--from-command: {asked.stated[start]})"
@@ -319,7 +319,7 @@ def _put_command(tables: dict[str, Any], asked: Asked, faults: Faults) -> None:
     from dsa_ledger.audit.merge import merge_command, sentences
 
     given = {option.path: value for option, value in asked.values.items()}
-    paths = {*given, *map(_set_path, asked.sets)}
+    paths = {*given, *map(set_path, asked.sets)}
     try:
         reading = merge_command(tables, asked.commands, given.get("engine", tables.get("engine")), paths, faults)
     except BadInput as bad:
@@ -339,7 +339,7 @@ def _put(tables: dict[str, Any], path: str, value: Any, option: str, faults: Fau
 
 
 def _put_text(tables: dict[str, Any], text: str, asked: Asked, faults: Faults) -> None:
-    path, (_, equals, written) = _set_path(text), text.partition("=")
+    path, (_, equals, written) = set_path(text), text.partition("=")
     if not equals or not all(path.split(".")):
         faults.add("--set", text, "expected PATH=VALUE, such as draft.topk=2")
         return
@@ -347,25 +347,7 @@ def _put_text(tables: dict[str, Any], text: str, asked: Asked, faults: Faults) -
     if option and option in asked.values:
         faults.add(f"{path} (--set)", written, f"also given by {option.name}; give it once")
         return
-    _put(tables, path, _value(written), "--set", faults)
-
-
-def _set_path(text: str) -> str:
-    """Return the field that a PATH=VALUE sets: `model.KEY` is a key of config.json."""
-    path = text.partition("=")[0].strip()
-    return "model_overrides." + path.removeprefix("model.") if path.startswith("model.") else path
-
-
-def _value(written: str) -> Any:
-    """Return JSON where the text parses, else the text itself."""
-    try:
-        return json.loads(written, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return written
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(word)  # NaN and Infinity are no JSON
+    _put(tables, path, set_value(written), "--set", faults)
 
 
 def _format_fault(name: str) -> Fault:

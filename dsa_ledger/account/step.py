@@ -69,6 +69,8 @@ def post_load(ledger: Ledger, plan: Deployment, load: Load | Loads) -> None:
     ledger.fact("step.scoring_draft_forwards", Unit.COUNT, rules.scoring_draft_forwards)
     ledger.fact("step.dcp_shards", Unit.RANKS, rules.dcp_scoring_shards)
     ledger.given("step.verify_flattens", int(rules.verify_flattens.value), Unit.COUNT, rules.verify_flattens.source)
+    ledger.fact("step.tile_rows", Unit.ROWS, rules.tile_rows)
+    ledger.fact("step.read_tokens", Unit.TOKENS, rules.read_tokens)
     ledger.given("step.extend_flattens", int(rules.extend_flattens.value), Unit.COUNT, rules.extend_flattens.source)
     if plan.caches.index_k.tokens_per_state > 1:
         _post_pooled_keys(ledger, plan)
@@ -180,9 +182,10 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         Unit.PASSES,
         step.most_index_k_passes,
         plan.step.verify_flattens.source,
-        "where every flattened row misses L2",
+        "where no flattened row and no query tile finds the keys in L2",
         full_layers="model.full_layers",
         rows="draft.rows",
+        tile_rows="step.tile_rows",
         verify_flattens="step.verify_flattens",
         draft_layers="model.draft_layers",
         scoring_forwards="step.scoring_draft_forwards",
@@ -212,7 +215,7 @@ def _post_index_k(scope: Scope, plan: Deployment) -> None:
         Unit.BYTES_PER_STEP,
         step.index_k_page_read_bytes,
         kernel,
-        "whole pages",
+        "whole pages, on SM100 whole splits",
         passes="step.index_k_passes",
         page_tokens=page,
         **read,

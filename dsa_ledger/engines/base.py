@@ -48,11 +48,16 @@ class WeightLayout(NamedTuple):
 
 
 class StepRules(NamedTuple):
-    """How a step reads index-K."""
+    """How a step reads index-K.
+
+    Rows that are not flattened share one read by tiles of `tile_rows`; a read is whole runs of `read_tokens`.
+    """
 
     scoring_draft_forwards: Fact[int]
     verify_flattens: Fact[bool]
     extend_flattens: Fact[bool]
+    tile_rows: Fact[int]
+    read_tokens: Fact[int]
     dcp_scoring_shards: Fact[int]
     request_shards: Fact[int]
 

@@ -10,6 +10,7 @@ from dsa_ledger.ledger import Fact, Source
 
 if TYPE_CHECKING:
     from dsa_ledger.engines.releases import Key, Release
+    from dsa_ledger.schema import Model
 
 T = TypeVar("T")
 
@@ -45,6 +46,12 @@ def since(release: Release, version: str) -> bool:
 def because(reason: Source, rule: Source) -> Source:
     """Return a rule's source with the reason why it applies in front, where an engine gave that reason."""
     return rule if reason.kind != "engine" else Source(rule.kind, f"{reason.ref}; {rule.ref}", rule.date)
+
+
+def query_tile_rows(model: Model) -> Fact[int]:
+    """Return the query rows of a request that share one read of its keys in DeepGEMM's SM100 kernel [rows]."""
+    kernel = "DeepGEMM 54e2261 csrc/apis/attention.hpp: 128 head rows a query tile"
+    return Fact(max(128 // model.index_heads, 1), Source("engine", kernel, "2026-06-23"))
 
 
 def engine_source(release: Release, where: str) -> Source:

@@ -221,6 +221,13 @@ def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> 
         scoring_draft_forwards=Fact(scoring, engine_source(release, where)),
         verify_flattens=Fact(not native, engine_source(release, f"dsa_backend.py: {verify}")),
         extend_flattens=Fact(True, engine_source(release, "dsa_backend.py: draft-extend rows flattened")),
+        tile_rows=Fact(
+            scenario.draft.steps + 1,
+            engine_source(release, "SM100 verify: 4,096 keys stay in L2 while all rows score them (inferred)"),
+        ),
+        read_tokens=Fact(
+            256 if native else 64, engine_source(release, "paged_mqa_logits.py: pages of 64, splits of 256 on SM100")
+        ),
         dcp_scoring_shards=Fact(
             1, engine_source(release, "index-K is replicated over DCP: each rank scores all tokens")
         ),

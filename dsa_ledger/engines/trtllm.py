@@ -11,7 +11,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
-from dsa_ledger.engines.rules import Rule, engine_source
+from dsa_ledger.engines.rules import Rule, engine_source, query_tile_rows
 from dsa_ledger.ledger import Fact, Source
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> 
         scoring_draft_forwards=Fact(loop, engine_source(release, draft)),
         verify_flattens=Fact(True, engine_source(release, rows)),
         extend_flattens=Fact(True, engine_source(release, rows)),
+        tile_rows=query_tile_rows(model),
+        read_tokens=Fact(64, engine_source(release, "pages of 64")),
         dcp_scoring_shards=Fact(1, engine_source(release, "no decode context parallelism")),
         request_shards=Fact(1, engine_source(release, "every rank of an attention group decodes all its requests")),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
-from dsa_ledger.engines.rules import Rule, because, engine_source, since
+from dsa_ledger.engines.rules import Rule, because, engine_source, query_tile_rows, since
 from dsa_ledger.ledger import Fact, Source
 from dsa_ledger.units import MIB
 
@@ -186,6 +186,8 @@ def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> 
         scoring_draft_forwards=Fact(0 if shares else loop, engine_source(release, f"spec_decode/mtp: {where}")),
         verify_flattens=flattens,
         extend_flattens=flattens,
+        tile_rows=query_tile_rows(model) if major == BLACKWELL else Fact(4, native.source),
+        read_tokens=Fact(64, engine_source(release, "mla/indexer.py: kernel blocks of 64")),
         dcp_scoring_shards=Fact(
             scenario.sharding.dcp, engine_source(release, "DCP interleaves index-K over its ranks")
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsa_ledger.formulas.helpers import ceil_div, least, most, round_up
+from dsa_ledger.formulas.helpers import ceil_div, choice, least, most, round_up
 
 
 def rows_of_request(*, draft_steps: Any) -> Any:
@@ -26,11 +26,18 @@ def draft_passes(*, scoring_forwards: Any) -> Any:
 
 
 def most_index_k_passes(
-    *, full_layers: Any, rows: Any, verify_flattens: Any, draft_layers: Any, scoring_forwards: Any, extend_flattens: Any
+    *,
+    full_layers: Any,
+    rows: Any,
+    tile_rows: Any,
+    verify_flattens: Any,
+    draft_layers: Any,
+    scoring_forwards: Any,
+    extend_flattens: Any,
 ) -> Any:
-    """Return reads where every flattened row misses L2 [passes]. Source: sglang dsa_backend.py, vllm indexer.py."""
-    return full_layers * (1 + (rows - 1) * verify_flattens) + draft_layers * (
-        1 + (rows - 1) * extend_flattens + scoring_forwards
+    """Return reads where no row and no query tile hits L2 [passes]. Source: sglang dsa_backend.py, DeepGEMM."""
+    return full_layers * choice(verify_flattens > 0, rows, ceil_div(rows, tile_rows)) + draft_layers * (
+        choice(extend_flattens > 0, rows, ceil_div(rows, tile_rows)) + scoring_forwards
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Goal = Literal["requests", "context", "step", "gpus"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 MOST_GPUS = 64
+MOST_WHOLE = 32
 FORMATS = ("auto", "bf16", "fp8", "fp8_ds_mla", "nvfp4")
 STEP_LOW, STEP_HIGH, STEP = "time.step_low_s", "time.step_high_s", "time.step_s"
 
@@ -117,7 +118,9 @@ def rank(
     if goal == "step" and not any(one.pessimistic_s is not None for one in fits) and fits:
         raise NotModelled("step time", fits[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
     best = sorted(fits, key=lambda one: order(one, goal))
-    best[:top] = [_whole(one) for one in best[:top]]
+    # The step time breaks ties, so a few more than are shown are worked out whole before the last sort.
+    first = max(top, MOST_WHOLE) if top else 0
+    best[:first] = sorted((_whole(one) for one in best[:first]), key=lambda one: order(one, goal))
     short.sort(key=_missing_share)
     return Ranking(scenario, goal, tuple(machines), len(found), tuple(best), tuple(refused.most_common()), tuple(short))
 
@@ -199,7 +202,7 @@ def smallest_machines(
         ranking = None
         for count in powers(MOST_GPUS):
             try:
-                ranking = rank(scenario, [Machine(gpu, count)], engines, formats, "gpus", top=1)
+                ranking = rank(scenario, [Machine(gpu, count)], engines, formats, "gpus")
             except BadInput:
                 continue  # so few GPUs cannot be cut in a way that the engine takes
             if ranking.best:

@@ -34,7 +34,8 @@ STYLE = """
 --bad:#ff7b72}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:16px;max-width:1100px;font:16px/1.45 system-ui,sans-serif;color:var(--ink);
-background:var(--paper);overflow-wrap:anywhere}
+background:var(--paper)}
+h1,h2,p,li,pre,summary code{overflow-wrap:anywhere}
 h1{font-size:1.35rem;line-height:1.25;margin:.2em 0}h2{font-size:1.1rem;margin:1.6em 0 .4em}
 .faint,figcaption,th{color:var(--faint)}.bad{color:var(--bad)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}
@@ -207,6 +208,11 @@ def tokens_text(value: float) -> str:
         if whole >= size and not whole & (size - 1):
             return f"{whole >> (20 if prefix == 'Mi' else 10)}{prefix}"
     return f"{whole:,}"
+
+
+def count_text(value: float) -> str:
+    """Return a number with its digits grouped."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def seconds_text(value: float) -> str:

@@ -37,7 +37,7 @@ def curves(points: Sequence[Point]) -> str:
     """Return how many requests fit against their length, and the step time with its interval and floor."""
     requests = [html.Series("requests on the server", [(point.context, point.requests) for point in points])]
     drawn = html.chart(
-        "requests at once against tokens of each", requests, html.tokens_text, lambda value: f"{value:g}", log_y=True
+        "requests at once against tokens of each", requests, html.tokens_text, html.count_text, log_y=True
     )
     low = [(point.context, point.low_s) for point in points if point.low_s is not None and point.high_s is not None]
     high = [(point.context, point.high_s) for point in points if point.low_s is not None and point.high_s is not None]

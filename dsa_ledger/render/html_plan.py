@@ -87,7 +87,7 @@ def _frontier(shown: Sequence[Deployment]) -> str:
         points = [(point.context, point.requests) for point in over_contexts(one.outcome.scenario)]
         series.append(html.Series(f"{place}: {place_text(one)}", points))
     return html.chart(
-        "requests at once of one server against tokens of each", series, html.tokens_text, lambda value: f"{value:g}",
+        "requests at once of one server against tokens of each", series, html.tokens_text, html.count_text,
         log_y=True,
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def _lines(found: Sweep, key: str) -> str:
                 lines.setdefault(others, []).append((row.point[along], value))
     named = [one for one in found.axes if one is not main]
     series = [html.Series(_name(named, others), sorted(points)) for others, points in lines.items()]
-    return html.chart(f"{key} against {main.path}", series, html.tokens_text, lambda value: f"{value:g}", log_x=False)
+    return html.chart(f"{key} against {main.path}", series, html.tokens_text, html.count_text, log_x=False)
 
 
 def _name(axes: Sequence[Axis], values: Sequence[Any]) -> str:

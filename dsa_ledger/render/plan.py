@@ -251,7 +251,7 @@ def _rows(shown: Sequence[Deployment]) -> Iterator[str]:
 def place_text(one: Deployment) -> str:
     """Return machine, servers and layout in words."""
     bare = one.outcome.scenario.model_copy(update={"features": (), "kv_dtype": "auto"})
-    words = layout(bare).partition(", batch ")[0]
+    words = layout(bare).partition(", batch ")[0].partition(", draft steps")[0]
     servers = f"{one.layout.servers} server{'s' * (one.layout.servers > 1)}"
     return f"{servers} of {one.layout.ranks} x {one.machine.gpu}: {words}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -335,8 +336,6 @@ def test_the_command_lies_above_the_file_and_below_the_options(tmp_path):
         text=True,
         check=False,
     )
-    import json
-
     answer = json.loads(done.stdout)
     assert done.returncode in (0, 3), done.stderr
     assert {name: answer["scenario"]["sharding"][name] for name in ("tp", "ep", "pp")} == {"tp": 8, "ep": 8, "pp": 1}
@@ -355,3 +354,25 @@ def test_an_unset_variable_is_a_fault_that_names_it():
     assert done.returncode == 2
     assert done.stdout == ""
     assert "sharding.tp (--from-command): --tp $TP: TP is not set in the text" in done.stderr
+
+
+def test_a_script_is_read_from_its_file_and_from_standard_input(tmp_path):
+    script = tmp_path / "run.sh"
+    lines = ["#!/bin/bash", "set -e", "TP=8  # ranks", f"exec {SERVE} \\", "  --tp $TP > server.log 2>&1 &", "wait", ""]
+    script.write_text("\n".join(lines), encoding="utf-8")
+    command = [sys.executable, "-m", "dsa_ledger", "estimate", "--gpu", "H200", "--format", "json", "--from-command"]
+    for given_as, stdin in ((str(script), ""), ("-", script.read_text(encoding="utf-8"))):
+        done = subprocess.run([*command, given_as], input=stdin, capture_output=True, text=True, check=False)
+        assert json.loads(done.stdout)["scenario"]["sharding"]["tp"] == 8, done.stderr
+
+
+def test_without_pyyaml_a_yaml_file_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(BadInput, match=r"pip install 'dsa-ledger\[yaml\]'"):
+        read(COMPOSE)
+    assert fields(f"{SERVE} --tp 4")["sharding.tp"] == 4
+
+
+def test_a_launcher_of_dynamo_and_a_command_within_another_are_found():
+    nested = 'numactl -N 0 nohup bash -lc "cd /x && python3 -m dynamo.sglang --model-path zai-org/GLM-5.2-FP8 --tp 8"'
+    assert fields(nested) == {"engine": "sglang", "model": "zai-org/GLM-5.2-FP8", "sharding.tp": 8}

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--disable-extensions")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+)
 
 
 def chromium() -> str | None:
@@ -52,7 +59,9 @@ class Browser:
     def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result; what arrives meanwhile is noted."""
         self.number += 1
-        message = {"id": self.number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+        message = {"id": self.number, "method": method, "params": parameters} | (
+            {"sessionId": session} if session else {}
+        )
         self.out.write(json.dumps(message).encode() + b"\0")
         self.out.flush()
         while True:
