@@ -6,38 +6,40 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Progress = Callable[[int, int, str], None]
 
 WAIT_S = 10  # for a process that was asked to end
 
 
-def calibrate_all(count: int, options: Sequence[str], out: Path) -> list[Path]:
+LOOK_S = 0.2  # between looks at how far the processes are
+
+
+def calibrate_all(count: int, options: Sequence[str], out: Path, progress: Progress = lambda *_: None) -> list[Path]:
     """Run `calibrate` on GPUs 0 to count - 1 at once and return their profiles in the folder `out`.
 
-    All or none: if one fails (BadInput with what it said) or the user interrupts, nothing is left behind.
+    `progress` hears cases done and to do of all GPUs together. All or none: if one fails (BadInput with what it said) or the user interrupts, nothing is left behind.
     """
     if not out.is_dir():
         raise BadInput([Fault("out", str(out), "a folder that exists, for one profile a GPU")])
     with tempfile.TemporaryDirectory(dir=out, prefix=".profiles-") as folder:
-        running = [
-            subprocess.Popen(  # noqa: S603 - our own program
-                [*_program(), "--device", f"gpu:{number}", "--out", str(Path(folder) / f"{number}.json"), *options],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(count)
-        ]
+        running: list[subprocess.Popen[str]] = []
         try:
-            said = [process.communicate()[1] for process in running]
+            running.extend(_start(Path(folder), number, options) for number in range(count))
+            while any(process.poll() is None for process in running):
+                progress(*_far(Path(folder), count))
+                time.sleep(LOOK_S)
         finally:
             _end(running)
+        said = [_said(Path(folder), number) for number in range(count)]
         failed = [
             Fault(
                 f"device.gpu:{number}", process.returncode, text.strip().replace("\n", "; ") or "a run without an error"
@@ -48,6 +50,51 @@ def calibrate_all(count: int, options: Sequence[str], out: Path) -> list[Path]:
         if failed:
             raise BadInput(failed)
         return [_keep(Path(folder) / f"{number}.json", out) for number in range(count)]
+
+
+def _start(folder: Path, number: int, options: Sequence[str]) -> subprocess.Popen[str]:
+    # What it says goes to a file: a pipe that nobody reads while we wait could fill.
+    with (folder / f"{number}.said").open("w", encoding="utf-8") as said:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            [
+                *_program(),
+                *("--device", f"gpu:{number}"),
+                *("--out", str(folder / f"{number}.json")),
+                *("--progress-file", str(folder / f"{number}.progress")),
+                *options,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            text=True,
+        )
+
+
+def _said(folder: Path, number: int) -> str:
+    return (folder / f"{number}.said").read_text(encoding="utf-8", errors="replace")
+
+
+def tell_by_file(path: Path) -> Progress:
+    """Return a progress that keeps its last words in a file, for the process that looks at all of them."""
+
+    def tell(done: int, total: int, what: str) -> None:
+        path.write_text(f"{done} {total} {what}\n", encoding="utf-8")
+
+    return tell
+
+
+def _far(folder: Path, count: int) -> tuple[int, int, str]:
+    """Return the cases done and to do of all GPUs: one that has not said so yet is as long as the longest."""
+    heard = [_heard(folder / f"{number}.progress") for number in range(count)]
+    longest = max((total for _, total in heard), default=0) or 1
+    return sum(done for done, _ in heard), sum(total or longest for _, total in heard), f"{count} GPUs"
+
+
+def _heard(path: Path) -> tuple[int, int]:
+    try:
+        done, total, _ = path.read_text(encoding="utf-8").split(" ", 2)
+        return int(done), int(total)
+    except (OSError, ValueError):  # not there yet, or just being written
+        return 0, 0
 
 
 def _program() -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from calib import build, plan, reference, smi
+from calib import build, engine_kernels, plan, reference, smi
 from calib.profile import Hardware, Software
 from dsa_ledger.errors import BadInput, Fault
 
@@ -96,6 +96,7 @@ class DeviceBackend:
         self.memory: Any = None
         self.pool: Any = None
         self.page_sums = np.empty(0, dtype=np.uint64)
+        self.engines: dict[str, engine_kernels.Ready] = {}
         self.seed = 0
 
     def _load_kernels(self) -> dict[str, Any]:
@@ -145,6 +146,7 @@ class DeviceBackend:
 
     def close(self) -> None:
         """Free the pool."""
+        self.engines = {}  # they hold views of the pool
         self.pool = self.memory = None
         cupy.get_default_memory_pool().free_all_blocks()
 
@@ -157,9 +159,16 @@ class DeviceBackend:
         kernel = build.KERNELS[name]
         self.kernels[name]((grid,), (kernel.threads,), arguments, shared_mem=kernel.shared_bytes)
 
-    def load(self, work: Work) -> _Loaded:
-        """Return the case on the device, its launches captured."""
-        return _Loaded(self, work)
+    def load(self, work: Work) -> _Loaded | engine_kernels.Ready:
+        """Return the case on the device, its launches captured; an engine's kernel is launched as the engine does."""
+        return self.engines.pop(work.key, None) or _Loaded(self, work)
+
+    def engine_kernels(self, pool: Pool, tokens: int, most: int) -> engine_kernels.Found:
+        """Return the engines' own kernels that are installed here, over the pool that is open."""
+        memory = self.pool.view(np.uint8)
+        found = engine_kernels.find(pool, memory, tokens=tokens, most=most, units=self.hardware.units)
+        self.engines = dict(found.ready)
+        return found
 
 
 class _Loaded:

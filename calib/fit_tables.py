@@ -110,7 +110,7 @@ def tables(groups: dict[Group, list[Row]]) -> dict[tuple[str, str], dict[str, An
                 entry = expanded_table(ENTRY[group.phase](some)) | {"is_ready": True}
                 file[group.phase][group.gpu][group.module] = entry
         for group in thin:
-            file[group.phase][group.gpu][group.module] = thin_entry(file, points[key][group])
+            file[group.phase][group.gpu][group.module] = thin_entry(file, points[key][group], THIN)
         file["siblings"] = sibling_errors(file, points[key])
     return files
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calib import plan, reference
+from calib.engine_kernels import Found
 from calib.profile import Hardware, Software, State
 from dsa_ledger.errors import BadInput, Fault
 
@@ -104,6 +105,11 @@ class HostBackend:
     def load(self, work: Work) -> _Loaded:
         """Return the case ready to run."""
         return _Loaded(self, work)
+
+    def engine_kernels(self, pool: Pool, tokens: int, most: int) -> Found:
+        """Return none: the engines' kernels run on a GPU alone."""
+        del pool, tokens, most
+        return Found((), {}, ("engine kernels: they need a GPU",))
 
     def chunk_reader(self, source: Words, numbers: Numbers, out: Words) -> Step:
         """Return what copies the rows of `source` with these numbers to `out`."""

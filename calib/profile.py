@@ -172,6 +172,7 @@ class Profile(_Part):
     fits: Fits
     warnings: tuple[str, ...]
     merged_from: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()  # engine kernels that were not timed, and why
 
     @property
     def label(self) -> str:

@@ -42,12 +42,25 @@ def fit_rows(profile: Profile) -> list[dict[str, Any]]:
         note = f"{scan.s_per_token * 1e9:.3g} ns a token and {brief(scan.t0_s, Unit.SECONDS)}, two passes over fp32"
         rows.append(_fit(scan.kernel, _rate(scan.bytes_per_s), "", note))
     rows += [_fit(f"gather {one.record_bytes} B", _rate(one.rate_bytes_per_s), "", "") for one in fits.gathers]
-    copied = [case for case in profile.cases if case.kernel == "copy"]
-    straight = [case for case in profile.cases if case.kernel == "read_straight"]
-    if copied and straight:
-        ratio = straight[0].rate_bytes_per_s / copied[0].rate_bytes_per_s
-        rows.append(_fit("read / copy", f"{ratio:.2f}", "", "against numpy's copy, in this run"))
+    rows += [
+        _fit(f"{name} / copy", f"{ratio:.2f}", "", "against a plain numpy copy, in this run")
+        for name, ratio in over_copy(profile).items()
+    ]
     return rows
+
+
+def over_copy(profile: Profile) -> dict[str, float]:
+    """Return the CPU backend's rates over that of a plain numpy copy in the same run: without a table, and paged."""
+    rates = {case.kernel: case.rate_bytes_per_s for case in profile.cases if case.group == "ceiling"}
+    rates |= {
+        case.kernel: case.rate_bytes_per_s
+        for case in profile.cases
+        if case.group == "fragmentation" and case.order == "contiguous"
+    }
+    if "copy" not in rates:
+        return {}
+    names = (("read", "read_straight"), ("paged read", "read_pages"))
+    return {name: rates[kernel] / rates["copy"] for name, kernel in names if kernel in rates}
 
 
 def grid_rows(profile: Profile) -> list[dict[str, Any]]:
@@ -120,6 +133,8 @@ def data(profile: Profile) -> dict[str, Any]:
             }
             for case in profile.cases
         ],
+        "over_copy": over_copy(profile),
+        "absent": list(profile.absent),
         "warnings": list(profile.warnings),
     }
 
@@ -131,6 +146,7 @@ def sections(profile: Profile) -> list[tuple[str, list[dict[str, Any]]]]:
         ("Page order", run_rows(profile)),
         ("Batch and length", grid_rows(profile)),
         ("Cases", case_rows(profile)),
+        ("Not timed", [{"kernel": text.partition(": ")[0], "why": text.partition(": ")[2]} for text in profile.absent]),
     ]
     return [(title, rows) for title, rows in found if rows]
 

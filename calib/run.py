@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from calib.cases import Pool, Work
+    from calib.engine_kernels import Found
 
     Progress = Callable[[int, int, str], None]
 
@@ -72,6 +73,9 @@ class Backend(Protocol):
 
     def load(self, work: Work) -> Loaded:
         """Return the case ready to run."""
+
+    def engine_kernels(self, pool: Pool, tokens: int, most: int) -> Found:
+        """Return the engines' own kernels that are installed here, over the pool that is open."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def calibrate(backend: Backend, asked: Plan, progress: Progress = lambda *_: Non
     before = backend.state()
     try:
         pool = _take_pool(backend, asked, extent)
-        groups = _groups(backend, pool, asked, extent)
+        groups, absent = _groups(backend, pool, asked, extent)
         measured, warnings, drift = _measure(backend, groups, extent, began, progress)
     finally:
         backend.close()
@@ -163,6 +167,7 @@ def calibrate(backend: Backend, asked: Plan, progress: Progress = lambda *_: Non
         cases=found,
         fits=fits_of(found, backend.hardware.peak_bytes_per_s),
         warnings=tuple(warnings),
+        absent=absent,
     )
 
 
@@ -190,7 +195,7 @@ def _take_pool(backend: Backend, asked: Plan, extent: Extent) -> Pool:
     )
 
 
-def _groups(backend: Backend, pool: Pool, asked: Plan, extent: Extent) -> list[list[Work]]:
+def _groups(backend: Backend, pool: Pool, asked: Plan, extent: Extent) -> tuple[list[list[Work]], tuple[str, ...]]:
     # A tensor of the pool must hold the shape several times, or there is nothing to scatter it over.
     tokens = min(extent.tokens, pool.tensor_pages * plan.PAGE_TOKENS // 4)
 
@@ -218,7 +223,11 @@ def _groups(backend: Backend, pool: Pool, asked: Plan, extent: Extent) -> list[l
         table = load_block_table(asked.block_table, pool.tensor_pages)
         tables = [plan.moved(table, tensor * pool.tensor_pages) for tensor in range(pool.tensors)]
         groups.append([cases.paged("replay", kernel, "dumped", tables) for kernel in reads])
-    return [group for group in groups if group]
+    if asked.quick:
+        return [group for group in groups if group], ("engine kernels: not looked for in a quick run",)
+    found = backend.engine_kernels(pool, tokens // 4, most(plan.pages_of(tokens) * plan.PAGE_BYTES))
+    groups += [[work] for work in found.works]
+    return [group for group in groups if group], found.absent
 
 
 def _measure(

@@ -8,6 +8,7 @@ import numpy as np
 
 from calib.decode_fit import split
 from calib.stored import predicted_decode, predicted_prefill
+from dsa_ledger.errors import BadInput, Fault
 from dsa_ledger.timing.siblings import DISTURBED, carried_decode, carried_prefill, siblings_of
 from dsa_ledger.timing.tables import machine_of, module_tables
 
@@ -73,12 +74,16 @@ def sibling_errors(file: dict[str, Any], points: dict[Group, Points]) -> dict[st
     return found
 
 
-def thin_entry(file: dict[str, Any], points: Points) -> dict[str, Any]:
-    """Return the entry of a group of few rows: its nearest sibling and the median of measured over carried."""
+def thin_entry(file: dict[str, Any], points: Points, fewest: int) -> dict[str, Any]:
+    """Return the entry of a group of few rows: a sibling and the median of measured over carried (BadInput: none)."""
     group = points.group
     target = machine_of(group.gpu)
     known = [machine_of(gpu) for gpu in module_tables(file, "decode", group.module)]
-    sibling = siblings_of(target, known)[0]
+    near = siblings_of(target, known)
+    if not near:
+        what = "rows, or a GPU of the same architecture with as many"
+        raise BadInput([Fault(" ".join(group), len(points), f"at least {fewest} {what}")])
+    sibling = near[0]
     table = carried_decode([(sibling, file["decode"][sibling.name][group.module])], target, module=group.module)
     kept = split(points)[0]
     ratio = kept.us / predicted_decode(table, kept)

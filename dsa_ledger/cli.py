@@ -10,6 +10,7 @@ import typer
 
 from dsa_ledger.cli_audit import audit, validate
 from dsa_ledger.cli_calibrate import calibrate, profiles
+from dsa_ledger.cli_claims import claims
 from dsa_ledger.cli_plan import plan, sweep
 from dsa_ledger.cli_time import diagnose
 from dsa_ledger.console import complain, stop_if_closed, write
@@ -176,7 +177,7 @@ def schema() -> None:
 
 
 ABOUT_A_SCENARIO = (estimate, explain, compare, plan, sweep, audit, diagnose)
-OTHERS = (layers, validate, calibrate, profiles, models, gpus, schema)
+OTHERS = (layers, validate, calibrate, profiles, claims, models, gpus, schema)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:

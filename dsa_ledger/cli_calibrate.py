@@ -33,6 +33,7 @@ OneSpan = Annotated[bool, typer.Option("--one-span", help="One tensor over all t
 DumpedTable = Annotated[
     Path | None, typer.Option("--block-table", metavar="FILE.npy", help="Replay a real server's block table.")
 ]
+ProgressFile = Annotated[Path | None, typer.Option("--progress-file", hidden=True)]  # --all-gpus looks at it
 Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
 Action = Annotated[str, typer.Argument(metavar="ACTION", help=f"{', '.join(ACTIONS)}.")]
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILE...", help="Profiles, or stems of built-in ones.")]
@@ -47,6 +48,7 @@ def calibrate(
     fraction: Fraction = 0.85,
     one_span: OneSpan = False,
     block_table: DumpedTable = None,
+    progress_file: ProgressFile = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
     """Measure this box: rate of paged reads by run length and shape, row scan, gather. It changes no setting."""
@@ -64,6 +66,10 @@ def calibrate(
         asked = Plan(quick=quick, free_fraction=fraction, one_span=one_span, block_table=block_table)
         backend = _backend(device)
         with progress_bar(shown=sys.stderr.isatty()) as progress:
+            if progress_file is not None:
+                from calib.all_gpus import tell_by_file
+
+                progress = tell_by_file(progress_file)
             profile = profile_of(backend, asked, progress)
     except KeyboardInterrupt:
         complain("", ["interrupted: nothing was written"])
@@ -220,24 +226,25 @@ def _calibrate_all(out: Path | None, device: str, *, block_table: Path | None, *
     _need("cupy", "CuPy; pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
     from calib.all_gpus import calibrate_all
     from calib.device import device_count
+    from dsa_ledger.render.profiles import progress_bar
 
     options = ["--fraction", str(asked["fraction"])]
     options += [name for name, wanted in (("--quick", asked["quick"]), ("--one-span", asked["one_span"])) if wanted]
     options += ["--block-table", str(block_table)] if block_table else []
-    for path in calibrate_all(device_count(), options, out):
+    count = device_count()
+    with progress_bar(shown=sys.stderr.isatty()) as progress:
+        written = calibrate_all(count, options, out, progress)
+    for path in written:
         complain("written: ", [str(path)])
 
 
 def _peak_bytes_per_s(driver_name: str) -> float | None:
     """Return the catalog's peak of a GPU by its driver's name for it, "NVIDIA H100 80GB HBM3"; None if unknown."""
-    from dsa_ledger.catalog import gpu_names, load_gpu
+    from dsa_ledger.catalog import load_gpu
+    from dsa_ledger.timing.box import catalog_name
 
-    words = driver_name.removeprefix("NVIDIA ").split()
-    known = {name.lower(): name for name in gpu_names()}
-    for name in ("-".join(words[:2]), *words[:1]):
-        if name.lower() in known:
-            return load_gpu(known[name.lower()]).hbm.peak_bytes_per_s
-    return None
+    name = catalog_name(driver_name)
+    return load_gpu(name).hbm.peak_bytes_per_s if name else None
 
 
 def _check_out(out: Path | None) -> None:

@@ -49,6 +49,10 @@ Spare = Annotated[int, typer.Option("--spare", metavar="N", help="Servers on top
 Price = Annotated[
     float | None, typer.Option("--price-per-gpu-hour", metavar="X", help="In any currency; none is built in.")
 ]
+Gains = Annotated[bool, typer.Option("--changes", help="Single changes of the scenario, the largest gain first.")]
+LogFile = Annotated[
+    str, typer.Option("--log", metavar="LOG", help="Start from a server's start-up log; alone it means --changes.")
+]
 Top = Annotated[int, typer.Option("--top", metavar="N", help="How many to show.", min=1, max=1000)]
 
 
@@ -59,6 +63,8 @@ def plan(
     max_concurrency: MaxConcurrency = False,
     smallest_machine: SmallestMachine = False,
     safe_chunk: SafeChunk = False,
+    changes: Gains = False,
+    log: LogFile = "",
     machines: Machines = "",
     engines: Engines = "",
     kv_dtypes: Formats = "",
@@ -74,10 +80,10 @@ def plan(
 ) -> None:
     """Say what fits: the largest context, most requests, smallest machine, safe chunk, or layouts ranked."""
     check_format(asked.format)
-    from dsa_ledger.options import named, scenario_of
+    from dsa_ledger.options import named
     from dsa_ledger.plan.question import Question
 
-    scenario = scenario_of(asked)
+    scenario = _asked_scenario(asked, log)
     question = Question(machines, engines, kv_dtypes, goal, top)
     wanted = {"largest_context": largest_context, "max_concurrency": max_concurrency, "safe_chunk": safe_chunk}
     try:
@@ -89,6 +95,8 @@ def plan(
             fits = _mix(scenario, workload, shared_prefix, asked.format, skip_bad=skip_bad)
         elif requests_per_s is not None or price_per_gpu_hour is not None:
             fits = _demand(scenario, (requests_per_s, output, spare, price_per_gpu_hour), asked.format)
+        elif changes or (log and not machines):
+            fits = _gains(scenario, asked.format)
         else:
             fits = _ranking(scenario, question, asked.format)
     except BadInput as bad:
@@ -96,6 +104,33 @@ def plan(
     complain("warning: ", asked.notes or ())
     if not fits:
         raise typer.Exit(DOES_NOT_FIT)
+
+
+def _asked_scenario(asked: Asked, log: str) -> Scenario:
+    """Return the scenario of options and file, or the one that fits the log best (BadInput where none does)."""
+    from dsa_ledger.options import scenario_of, tables_of
+
+    if not log:
+        return scenario_of(asked)
+    from dsa_ledger.audit.report import audit
+    from dsa_ledger.plan.gains import anchored
+
+    tables, faults = tables_of(asked)
+    faults.stop_if_any()
+    report = audit(log, tables)
+    complain("warning: ", [text for text in report.warnings if report.prediction is None])
+    scenario = anchored(report)
+    if scenario is None:
+        raise BadInput([Fault("--log", log[-64:], "a log that some scenario fits; `dsa-ledger audit` says what lacks")])
+    return scenario
+
+
+def _gains(scenario: Scenario, form: str) -> bool:
+    from dsa_ledger.plan.gains import gains
+    from dsa_ledger.render.gains import gains_text
+
+    write(gains_text(gains(scenario), form))
+    return True
 
 
 def _answers(scenario: Scenario, names: list[str], form: str) -> bool:
@@ -128,7 +163,7 @@ def _demand(scenario: Scenario, wish: tuple[float | None, int | None, int, float
 
 
 def _machines(scenario: Scenario, question: Question, form: str) -> bool:
-    from dsa_ledger.render.plan import machines_text
+    from dsa_ledger.render.ranking import machines_text
 
     found = question.smallest(scenario)
     write(machines_text(scenario, found, form))
@@ -136,7 +171,7 @@ def _machines(scenario: Scenario, question: Question, form: str) -> bool:
 
 
 def _ranking(scenario: Scenario, question: Question, form: str) -> bool:
-    from dsa_ledger.render.plan import ranking_text
+    from dsa_ledger.render.ranking import ranking_text
 
     found = question.ranking(scenario)
     write(ranking_text(found, form, question.top))

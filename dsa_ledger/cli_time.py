@@ -22,13 +22,22 @@ SeenRate = Annotated[
     float | None, typer.Option("--seen", metavar="TOK_S", help="Tokens per second of a request, seen.")
 ]
 ExpectedRate = Annotated[float | None, typer.Option("--expected", metavar="TOK_S", help="Tokens per second, expected.")]
+Five = Annotated[bool, typer.Option("--checklist", help="Five places to look at, in the order of their cost here.")]
 
 
 def diagnose(
-    *, asked: Asked, seen_table: SeenTable = None, seen: SeenRate = None, expected: ExpectedRate = None
+    *,
+    asked: Asked,
+    seen_table: SeenTable = None,
+    seen: SeenRate = None,
+    expected: ExpectedRate = None,
+    checklist: Five = False,
 ) -> None:
     """Say which entries explain a measured speed against context: a table of speeds, or one gap."""
     check_format(asked.format)
+    if checklist:
+        _print_checklist(asked, [seen_table, seen, expected])
+        return
     faults = Faults()
     if seen_table is None:
         for name, value in (("--seen", seen), ("--expected", expected)):
@@ -48,6 +57,16 @@ def diagnose(
             raise BadInput([Fault("--seen", seen, f"less than --expected {expected}")])
         found = of_gap(scenario, seen, expected)
     write(diagnosis_text(found, asked.format, colour=sys.stdout.isatty()))
+
+
+def _print_checklist(asked: Asked, measured: list[object]) -> None:
+    if any(value is not None for value in measured):
+        raise BadInput([Fault("--checklist", next(filter(None, measured), 0), "expected without a measured speed")])
+    from dsa_ledger.checklist import checklist_of
+    from dsa_ledger.options import scenario_of
+    from dsa_ledger.render.checklist import checklist_text
+
+    write(checklist_text(checklist_of(scenario_of(asked)), asked.format))
 
 
 def validate_measured(path: str, form: str) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dsa_ledger.assignment import set_path, set_value
 from dsa_ledger.errors import BadInput, Fault, Faults, NotModelled, nearest
-from dsa_ledger.words_of_set import set_path, set_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,6 +124,8 @@ OPTIONS = (
     Option("--accepted", "draft.accepted", "X", "Mean tokens kept per step."),
     Option("--measured-step", "load.measured_step", "TIME@CONTEXT", "A step seen at this batch, such as 16.9ms@8192."),
     Option("--mean-run-pages", "load.mean_run_pages", "N", "Pages in a row in the block table; default contiguous."),
+    Option("--block-table", "load.block_table", "FILE.npy", "Block table of a real server: its mean run of pages."),
+    Option("--profile", "profile", "FILE", "Profile of the box, made by `dsa-ledger calibrate`."),
     Option("--feature", "features", "NAME", "Feature switched on; may be repeated.", _features),
     Option("--mem-fraction", "limits.mem_fraction", "SHARE", "The engine's share of memory, by its own flag."),
     Option("--context-length", "limits.context_length", "TOKENS", "Longest request; default the model's."),

@@ -67,3 +67,8 @@ def share(value: float, whole: float) -> str:
 def labelled(places: Scale, name: Callable[[float], str]) -> list[tuple[float, str]]:
     """Return where each tick lies and what it says."""
     return [(places.place(value), name(value)) for value in places.ticks()]
+
+
+def signs(value: float, places: Scale, most: int, sign: str = "#") -> str:
+    """Return a bar of so many signs at most; a value above 0 has at least one."""
+    return sign * max(round(places.place(value) * most / WHOLE), 1) if value > 0 else ""

@@ -27,6 +27,12 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for folder in folders() for path in sorted(folder.glob("*.toml"))}
 
 
+def claim_files() -> dict[str, Path]:
+    """Return the id and path of each claim, C1 first: scenarios too, with a table of what is claimed."""
+    found = {path.stem: path for folder in folders() for path in (folder / "claims").glob("*.toml")}
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+
+
 def find(name: str) -> Path:
     """Return the file that `name` means: a path, or the stem of a shipped scenario (BadInput with the nearest)."""
     path = Path(name)
@@ -34,6 +40,9 @@ def find(name: str) -> Path:
         return path
     known = shipped()
     if name not in known:
+        claims = claim_files()
+        if name.upper() in claims:
+            return claims[name.upper()]
         hint = nearest(name, known) if known else "no scenario came with this installation"
         raise BadInput([Fault("SCENARIO", name, f"expected a .toml file or a shipped scenario; {hint}")])
     return known[name]
@@ -41,12 +50,18 @@ def find(name: str) -> Path:
 
 def read(path: Path) -> dict[str, Any]:
     """Return the tables of a scenario file, names of files beside it resolved (BadInput, one line)."""
+    return read_claim(path)[0]
+
+
+def read_claim(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tables of a scenario and, apart from them, what it claims (BadInput, one line)."""
     tables = read_toml(path, path.name or str(path))
+    claim = tables.pop("claim", {}) if path.parent.name == "claims" else {}
     for field, suffix in _FILES.items():
         named = tables.get(field)
         if isinstance(named, str) and named.endswith(suffix) and (path.parent / named).is_file():
             tables[field] = str(path.parent / named)
-    return tables
+    return tables, claim
 
 
 def put(tables: dict[str, Any], path: str, value: Any) -> str | None:

@@ -238,6 +238,15 @@ class Load(Frozen):
     mean_run_pages: Annotated[float, Field(ge=1, le=1 << 30)] | None = Field(
         None, description="pages that lie in a row in the block table; default contiguous"
     )
+    block_table: str | None = Field(
+        None, min_length=1, max_length=4096, description="dumped block table (.npy) that gives the mean run instead"
+    )
+
+    @model_validator(mode="after")
+    def _one_run(self) -> Load:
+        if self.block_table is not None and self.mean_run_pages is not None:
+            raise ValueError("give mean_run_pages or block_table, not both")
+        return self
 
 
 class Limits(Frozen):
@@ -261,6 +270,7 @@ class Observed(Frozen):
     free_before: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
     free_after: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
     kv_bytes: Annotated[int, Field(ge=0, le=1 << 50), BYTES] | None = None
+    driver: str | None = Field(None, max_length=40, description="the server's driver, held against a profile's")
 
 
 class Backends(Frozen):
@@ -334,6 +344,7 @@ class Scenario(Frozen):
     hisparse: HiSparse = HiSparse()
     hicache: HiCache = HiCache()
     machine: Machine = Machine()
+    profile: str | None = Field(None, min_length=1, max_length=4096, description="profile file of a measured box")
 
     model_config = ConfigDict(populate_by_name=True)
 

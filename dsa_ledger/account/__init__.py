@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dsa_ledger.account import sglang_pool, sglang_tiers, sglang_workspace, trtllm_pool, vllm_pool
+from dsa_ledger.account.box import box_of
 from dsa_ledger.account.deploy import check_load, deploy
 from dsa_ledger.account.headroom import post_headroom, post_prefill_headroom
 from dsa_ledger.account.model import post_model
@@ -50,6 +51,7 @@ def estimate(scenario: Scenario) -> Ledger:
     plan, base = still(scenario)
     ledger = base.copy()
     check_load(scenario, plan.model)
+    box_of(scenario)  # a file that is no profile is a fault, load or no load
     if scenario.load.context is not None:
         _post_load(ledger, plan, scenario, scenario.load)
         post_timing(ledger, plan, scenario, scenario.load)

@@ -32,7 +32,8 @@ def post_network(ledger: Ledger, plan: Deployment) -> None:
     ledger.derive("network.tokens", Unit.TOKENS, network.step_tokens, RING, requests="step.requests", rows="draft.rows")
     # Without attention DP the MLP is reduced over the same ranks; with it experts are reached by gather or exchange.
     ledger.given("network.reductions", 1 if cut.dp_attention > 1 else 2, Unit.COUNT, RING)
-    ledger.given("network.exchange_ranks", max(cut.ep, 1), Unit.RANKS, scenario_source("sharding.ep"))
+    everyone = engine_source(plan.release, "DeepEP: experts lie whole on all tp ranks, ep = tp")
+    ledger.given("network.exchange_ranks", cut.tp, Unit.RANKS, everyone)
     for stage in plan.stages:
         _post_stage(Scope(ledger, stage.prefix), plan, last=stage.last)
     _post_transfer(ledger)

@@ -13,6 +13,7 @@ from dsa_ledger.timing.layer_times import Load, layer_times
 from dsa_ledger.units import Unit
 
 if TYPE_CHECKING:
+    from dsa_ledger.account.box import Rates
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.engines.releases import Release
     from dsa_ledger.ledger import Ledger
@@ -85,6 +86,22 @@ def _post_attention(scope: Scope) -> None:
     for end in ("", "_low", "_high"):
         layers = {"full_layer_s": f"time.full_layer{end}_s", "shared_layer_s": f"time.shared_layer{end}_s"}
         scope.derive(f"time.attention{end}_s", Unit.SECONDS, formulas.attention_s, LAYERS, **counts, **layers)
+    if any(f"time.{name}_layer_prior_s" in scope.ledger for name in ("full", "shared")):
+        prior = {
+            f"{name}_layer_s": f"time.{name}_layer_prior_s"
+            if f"time.{name}_layer_prior_s" in scope.ledger
+            else f"time.{name}_layer_s"
+            for name in ("full", "shared")
+        }
+        scope.derive(
+            "time.attention_prior_s",
+            Unit.SECONDS,
+            formulas.attention_s,
+            LAYERS,
+            "without the profile",
+            **counts,
+            **prior,
+        )
     scope.derive(
         "time.indexer_s",
         Unit.SECONDS,
@@ -164,7 +181,9 @@ def _post_ends(scope: Scope) -> None:
     scope.total("time.step_high_s", rest, high, note="the pessimistic end, for ranking and prices")
 
 
-def post_rates(ledger: Ledger, plan: Deployment, scenario: Scenario, machine: Machine, wanted: Wanted) -> None:
+def post_rates(
+    ledger: Ledger, plan: Deployment, scenario: Scenario, machine: Machine, wanted: Wanted, *, rates: Rates
+) -> None:
     """Post the step's time where a measured step anchors it, and the tokens that come of it."""
     if len(plan.stages) > 1:
         ledger.warn(
@@ -178,7 +197,7 @@ def post_rates(ledger: Ledger, plan: Deployment, scenario: Scenario, machine: Ma
             "time.step_high_s; one measured step closes the gap (--measured-step TIME@CONTEXT)"
         )
     else:
-        _post_anchored(ledger, plan.release, machine, wanted, seen)
+        _post_anchored(ledger, plan.release, machine, wanted, seen=seen, rates=rates)
     _post_tokens(ledger, scenario)
 
 
@@ -203,7 +222,13 @@ def _anchor(ledger: Ledger, plan: Deployment, scenario: Scenario, wanted: Wanted
 
 
 def _post_anchored(
-    ledger: Ledger, release: Release, machine: Machine, wanted: Wanted, seen: tuple[float, int, Source]
+    ledger: Ledger,
+    release: Release,
+    machine: Machine,
+    wanted: Wanted,
+    *,
+    seen: tuple[float, int, Source],
+    rates: Rates,
 ) -> None:
     seconds, context, source = seen
     requests, rows = ledger["step.requests"], ledger["draft.rows"]
@@ -216,9 +241,7 @@ def _post_anchored(
         requests * 0 + context,
     )
     table = Source("measured", times.source_ref, times.source_date)
-    scan = (ledger["record.index_k_bytes"] + 4 * rows) * requests * context * times.bytes_seen_share
-    full = times.floor_s + times.gather_s + times.topk_s + scan / ledger["time.sustained_bytes_per_s"]
-    shared = times.shared_floor_s + times.shared_gather_s
+    full, shared = rates.full_and_shared_s(times, requests, context)
     ledger.given("time.anchor.step_s", seconds, Unit.SECONDS, source, f"seen at {context:,} tokens")
     ledger.given("time.anchor.full_layer_s", full, Unit.SECONDS, table)
     ledger.given("time.anchor.shared_layer_s", shared, Unit.SECONDS, table)
@@ -250,7 +273,7 @@ def _post_tokens(ledger: Ledger, scenario: Scenario) -> None:
         ledger.warn("tokens per second need the mean tokens kept per step when drafts are on: --accepted X")
         return
     ledger.given(
-        "draft.accepted", 1.0 if accepted is None else accepted, Unit.TOKENS, scenario_source("draft.accepted")
+        "draft.accepted", 1.0 if accepted is None else accepted, Unit.COUNT, scenario_source("draft.accepted")
     )
     ledger.given("load.one_request", 1, Unit.REQUESTS, scenario_source("one request"))
     for key, requests in (("time.tokens_per_s", "load.batch"), ("time.tokens_per_s_per_request", "load.one_request")):

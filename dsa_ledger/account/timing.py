@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dsa_ledger.account.box import FRAGMENTED, Rates, post_pages
 from dsa_ledger.account.model import config_source
 from dsa_ledger.account.prefill_time import post_prefill_time
-from dsa_ledger.account.records import scenario_source
 from dsa_ledger.account.step_time import post_rates, post_step_time
 from dsa_ledger.formulas import timing as formulas
 from dsa_ledger.ledger import Source
@@ -28,8 +28,6 @@ ETA = Source(
     "github.com/ai-dynamo/aiconfigurator@095f58a5, vLLM 0.24.0 tables",
     "2026-08-21",
 )
-FRAGMENTED = Source("prior", "no public measurement of paged index-K reads over scattered pages: 0-10%", "2026-11")
-FRAGMENTED_SHARE = 0.10
 SUM_OF_LAYER = Source("measured", "sum of the layer's parts", "")
 FORMATS = {"fp8": "fp8_block", "nvf": "nvfp4"}
 
@@ -66,6 +64,7 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any)
     _post_rates_of_bytes(ledger, plan)
     wanted = wanted_series(plan)
     machine = machine_from(plan.gpu.name, plan.gpu)
+    rates = Rates(ledger, plan, scenario, machine)
     release = plan.release
     times = each_load(
         lambda rows, requests, tokens: layer_times(
@@ -78,7 +77,7 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any)
     if times is not None:
         for sentence in times.warnings:
             ledger.warn(sentence)
-        _post_layers(ledger, plan, times, wanted)
+        _post_layers(ledger, plan, times, wanted, rates)
         if shape_of(plan.model) not in FAMILIES.values():
             ledger.warn(
                 "this model's attention was not measured: the nearest family's tables are moved by weight bytes"
@@ -90,7 +89,7 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any)
         )
     post_step_time(ledger, plan, has_layers=times is not None)
     if times is not None:
-        post_rates(ledger, plan, scenario, machine, wanted)
+        post_rates(ledger, plan, scenario, machine, wanted, rates=rates)
         if load.new_tokens is not None:
             post_prefill_time(ledger, plan, machine, wanted)
 
@@ -99,7 +98,7 @@ def _post_rates_of_bytes(ledger: Ledger, plan: Deployment) -> None:
     origin = plan.gpu.provenance.get("hbm.peak_bytes_per_s") or plan.gpu.provenance["hbm.capacity_bytes"]
     source = Source(origin.kind, origin.ref, origin.date)
     ledger.given("gpu.peak_bytes_per_s", plan.gpu.hbm.peak_bytes_per_s, Unit.BYTES_PER_S, source)
-    ledger.given("time.sustained_share", PRIOR_ETA, Unit.SHARE, ETA, "no profile of this box: prior")
+    ledger.given("time.sustained_share", PRIOR_ETA, Unit.SHARE, ETA, "prior")
     ledger.derive(
         "time.sustained_bytes_per_s",
         Unit.BYTES_PER_S,
@@ -120,15 +119,15 @@ def _post_rates_of_bytes(ledger: Ledger, plan: Deployment) -> None:
     )
 
 
-def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted) -> None:
+def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted, rates: Rates) -> None:
     measured = plan.gpu.name in times.gpus and times.version == plan.release.version
     table = Source("measured" if measured else "prior", times.source_ref, times.source_date)
     shared = Source("prior", f"full layer without SGLang 0.5.14's indexer: {times.source_ref}", times.source_date)
     shared = shared if times.shared_is_prior else table
     ledger.given("time.layer.floor_s", times.floor_s, Unit.SECONDS, table, "a full layer at its shortest context")
-    ledger.given("time.layer.gather_s", times.gather_s, Unit.SECONDS, table, "sparse attention up to 2,048 tokens")
-    ledger.given(
-        "time.layer.topk_s", times.topk_s, Unit.SECONDS, table, "top-k and scan, all scores tied: the worst case"
+    rates.part("time.layer.gather_s", times.gather_s, table, "sparse attention up to 2,048 tokens", place="gather")
+    rates.part(
+        "time.layer.topk_s", times.topk_s, table, "top-k and scan, all scores tied: the worst case", place="topk"
     )
     ledger.given(
         "time.layer.bytes_seen_share",
@@ -141,20 +140,13 @@ def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted) -
     ledger.derive("time.layer.seen_bytes", Unit.BYTES_PER_STEP, formulas.seen_bytes, table, **moved)
     ledger.derive("time.layer.hidden_bytes", Unit.BYTES_PER_STEP, formulas.hidden_bytes, table, **moved)
     for key, of in (("bytes", "seen_bytes"), ("hidden", "hidden_bytes")):
-        ledger.derive(
-            f"time.layer.{key}_s",
-            Unit.SECONDS,
-            formulas.bytes_time_s,
-            ETA,
-            moved_bytes=f"time.layer.{of}",
-            bytes_per_s="time.sustained_bytes_per_s",
-        )
+        rates.bytes_time(f"time.layer.{key}_s", f"time.layer.{of}", ETA)
     parts = [f"time.layer.{part}_s" for part in ("floor", "gather", "topk", "bytes")]
-    ledger.total("time.full_layer_s", SUM_OF_LAYER, parts)
+    rates.total("time.full_layer_s", SUM_OF_LAYER, parts)
     ledger.given("time.shared_layer.floor_s", times.shared_floor_s, Unit.SECONDS, shared)
-    ledger.given("time.shared_layer.gather_s", times.shared_gather_s, Unit.SECONDS, shared)
-    ledger.total("time.shared_layer_s", SUM_OF_LAYER, ["time.shared_layer.floor_s", "time.shared_layer.gather_s"])
-    _post_ends(ledger, times, table)
+    rates.part("time.shared_layer.gather_s", times.shared_gather_s, shared, place="gather")
+    rates.total("time.shared_layer_s", SUM_OF_LAYER, ["time.shared_layer.floor_s", "time.shared_layer.gather_s"])
+    _post_ends(ledger, times, table, rates)
     shape = shape_of(plan.model)
     config = config_source(plan.model, "attention dimensions")
     without = attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=False)
@@ -163,7 +155,7 @@ def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted) -
     ledger.given("time.layer.indexer_weights_bytes", int(whole - without), Unit.BYTES, config)
 
 
-def _post_ends(ledger: Ledger, times: Any, table: Source) -> None:
+def _post_ends(ledger: Ledger, times: Any, table: Source, rates: Rates) -> None:
     """Post low and high of a full and a shared layer; what is one-sided is added to its end before the quantiles."""
     ends = Source(
         "measured", "90% of points left out of the fit by whole cells, or of GPUs left out", times.source_date
@@ -171,13 +163,13 @@ def _post_ends(ledger: Ledger, times: Any, table: Source) -> None:
     for name, (low, high) in (("full", times.full_ends), ("shared", times.shared_ends)):
         ledger.given(f"time.{name}_layer.low_factor", low, Unit.SHARE, ends)
         ledger.given(f"time.{name}_layer.high_factor", high, Unit.SHARE, ends)
-    ledger.given(
-        "time.layer.topk_saved_s", times.topk_saved_s, Unit.SECONDS, table, "what separated scores save in top-k"
+    rates.part(
+        "time.layer.topk_saved_s", times.topk_saved_s, table, "what separated scores save in top-k", place="topk"
     )
     over = {"time_s": "time.full_layer_s", "saved_s": "time.layer.topk_saved_s"}
     ledger.derive("time.full_layer_separated_s", Unit.SECONDS, formulas.less_s, table, "separated scores", **over)
     worst = ["time.full_layer_s", "time.layer.hidden_s"]
-    ledger.given("time.layer.topk_older_s", times.topk_high_s - times.topk_s, Unit.SECONDS, table, "older top-k kernel")
+    rates.part("time.layer.topk_older_s", times.topk_high_s - times.topk_s, table, "older top-k kernel", place="topk")
     worst.append("time.layer.topk_older_s")
     ledger.derive(
         "time.layer.repeat_bytes",
@@ -191,16 +183,9 @@ def _post_ends(ledger: Ledger, times: Any, table: Source) -> None:
         rows="draft.rows",
         flattens="step.verify_flattens",
     )
-    ledger.derive(
-        "time.layer.repeat_s",
-        Unit.SECONDS,
-        formulas.bytes_time_s,
-        ETA,
-        moved_bytes="time.layer.repeat_bytes",
-        bytes_per_s="time.sustained_bytes_per_s",
-    )
+    rates.bytes_time("time.layer.repeat_s", "time.layer.repeat_bytes", ETA)
     worst.append("time.layer.repeat_s")
-    if "load.mean_run_pages" in ledger:
+    if "time.fragmented_share" in ledger:
         ledger.derive(
             "time.layer.fragmented_s",
             Unit.SECONDS,
@@ -220,11 +205,3 @@ def _post_ends(ledger: Ledger, times: Any, table: Source) -> None:
     ):
         factor = f"time.{name}_layer.{end}_factor"
         ledger.derive(f"time.{name}_layer_{end}_s", Unit.SECONDS, formulas.scaled_s, ends, time_s=key, factor=factor)
-
-
-def post_pages(ledger: Ledger, scenario: Scenario) -> None:
-    """Post the mean run of pages that the scenario states, and what it may cost."""
-    pages = scenario.load.mean_run_pages
-    if pages is not None:
-        ledger.given("load.mean_run_pages", pages, Unit.PAGES, scenario_source("load.mean_run_pages"))
-        ledger.given("time.fragmented_share", FRAGMENTED_SHARE, Unit.SHARE, FRAGMENTED, "not measured: 0 to this")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OPTION = "--from-command"
 _MODULES = {
     "sglang.launch_server": "sglang",
+    "sglang_router.launch_server": "sglang",
     "dynamo.sglang": "sglang",
     "vllm.entrypoints.openai.api_server": "vllm",
     "vllm.entrypoints.api_server": "vllm",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsa_ledger.audit.reading import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from dsa_ledger.audit.reading import Given, Reading
     from dsa_ledger.audit.shell import Word
@@ -170,6 +170,18 @@ def list_rest(reading: Reading, given: LastGiven, done: set[str], unsupported: M
             reading.note(f"{one.shown}: {unsupported[plain]}")
         else:
             reading.ignored.append(one.shown)
+
+
+def take_model_word(reading: Reading, given: LastGiven, flag: str, positional: Sequence[Word]) -> None:
+    """Set the model from its flag, or from the first positional word."""
+    name, written = given.text(flag), given.shown(flag)
+    missing = given.flags[flag].missing if flag in given.flags else ()
+    if flag not in given.flags and positional:
+        name, written, missing = positional[0].text, one_line(positional[0].text), positional[0].missing
+    if missing:
+        reading.missing["model"] = f"{written}: {', '.join(missing)} is not set in the text"
+    elif name:
+        take_model(reading, name, written)
 
 
 def take_model(reading: Reading, name: str, written: str) -> None:

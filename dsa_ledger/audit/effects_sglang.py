@@ -56,7 +56,7 @@ UNSUPPORTED = {
 _QUIET = (
     "--model-path", "--dp-size", "--attn-dp-size", "--enable-dp-attention", "--chunked-prefill-size",
     "--max-prefill-tokens", "--attn-cp-size", "--enable-prefill-cp", "--cp-strategy",
-    "--enable-nsa-prefill-context-parallel",
+    "--enable-nsa-prefill-context-parallel", "--enable-prefill-context-parallel",
     "--enable-dsa-prefill-context-parallel", "--enable-dsa-cache-layer-split", "--speculative-algorithm",
     "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--hicache-ratio",
     "--hicache-size", "--hisparse-config", "--disaggregation-mode", "--cuda-graph-bs", "--cuda-graph-bs-decode",
@@ -70,13 +70,7 @@ _PREFILL_TOKENS = 16384
 def take(reading: Reading, given: LastGiven, positional: list[Word], environment: Mapping[str, Word]) -> None:
     """Set what a launch of SGLang sets."""
     done = effects.apply(reading, given, EFFECTS) | set(_QUIET)
-    model = given.text("--model-path")
-    if model is None and positional and not positional[0].missing and "--model-path" not in given.flags:
-        effects.take_model(reading, positional[0].text, positional[0].text)
-    elif model is not None:
-        effects.take_model(reading, model, given.shown("--model-path"))
-    elif "--model-path" in given.flags:
-        reading.missing["model"] = f"{given.shown('--model-path')}: not set in the text"
+    effects.take_model_word(reading, given, "--model-path", positional)
     for flag, feature in FEATURES.items():
         if given.on(flag):
             reading.add_feature(feature, flag)
@@ -88,8 +82,7 @@ def take(reading: Reading, given: LastGiven, positional: list[Word], environment
         sizes = given.flags[name].values if name in given.flags else ()
         if sizes and all(re.fullmatch(r"\d{1,8}", size) for size in sizes):
             reading.set("limits.graph_requests", max(map(int, sizes)), given.shown(name))
-    if given.text("--moe-a2a-backend") == "deepep":
-        reading.add_feature("deepep", given.shown("--moe-a2a-backend"))
+    _experts(reading, given)
     if "--page-size" in given.flags:
         reading.note(f"{given.shown('--page-size')}: SGLang overwrites it with 64 for DSA models on CUDA")
     effects.take_overrides(reading, given, "--json-model-override-args")
@@ -109,7 +102,8 @@ def _attention(reading: Reading, given: LastGiven) -> None:
     _unset(reading, given, "sharding.dp_attention", ("--dp-size", "--attn-dp-size"))
     if dp:
         reading.set("sharding.dp_attention", dp, written)
-    switches = ("--enable-prefill-cp", "--enable-nsa-prefill-context-parallel", "--enable-dsa-prefill-context-parallel")
+    family = ("prefill-cp", "prefill-context-parallel", "nsa-prefill-context-parallel", "dsa-prefill-context-parallel")
+    switches = [f"--enable-{name}" for name in family]
     used = [name for name in switches if given.on(name)]
     explicit = given.number("--attn-cp-size")
     tp = given.number("--tp-size")
@@ -119,6 +113,19 @@ def _attention(reading: Reading, given: LastGiven) -> None:
         reading.set("sharding.cp", max(tp // (dp or 1), 1), f"{given.shown(*used)} (tp / attention DP)")
     if given.on("--enable-dsa-cache-layer-split"):
         reading.set("sharding.layer_split", True, given.shown("--enable-dsa-cache-layer-split"))  # noqa: FBT003 - a value
+
+
+def _experts(reading: Reading, given: LastGiven) -> None:
+    """Set expert parallelism where an all-to-all backend makes it tp, whatever the flag says (moe_hook.py)."""
+    backend = given.text("--moe-a2a-backend") or ("deepep" if given.on("--enable-deepep-moe") else "none")
+    if backend == "none":
+        return
+    written = given.shown("--moe-a2a-backend", "--enable-deepep-moe")
+    if backend == "deepep":
+        reading.add_feature("deepep", written)
+    tp = given.number("--tp-size", 1)
+    reading.missing.pop("sharding.ep", None)
+    reading.set("sharding.ep", tp, f"{written} (ep = tp)")
 
 
 def _unset(reading: Reading, given: LastGiven, path: str, names: tuple[str, ...]) -> None:

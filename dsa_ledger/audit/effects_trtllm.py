@@ -52,10 +52,7 @@ _MOST_KEYS = 500
 def take(reading: Reading, given: LastGiven, positional: list[Word], environment: Mapping[str, Word]) -> None:  # noqa: ARG001 - one signature per engine
     """Set what a launch of trtllm-serve sets."""
     done = effects.apply(reading, given, EFFECTS)
-    if positional and not positional[0].missing:
-        effects.take_model(reading, positional[0].text, one_line(positional[0].text))
-    elif positional:
-        reading.missing["model"] = f"{positional[0].text}: not set in the text"
+    effects.take_model_word(reading, given, "MODEL", positional)
     effects.list_rest(reading, given, done | {"--config"}, {})
 
 

@@ -55,7 +55,7 @@ def take(reading: Reading, given: LastGiven, positional: list[Word], environment
             f"{given.shown('--max-model-len')}: vLLM fits it to the pool; the model's own length is taken here"
         )
     done = effects.apply(reading, effects.LastGiven(flags), EFFECTS) | {"--max-model-len", "--model", "--hf-overrides"}
-    _model(reading, given, positional)
+    effects.take_model_word(reading, given, "--model", positional)
     _speculative(reading, given, done)
     if given.on("--enable-expert-parallel"):
         done.add("--enable-expert-parallel")
@@ -71,19 +71,6 @@ def take(reading: Reading, given: LastGiven, positional: list[Word], environment
     effects.take_overrides(reading, given, "--hf-overrides")
     effects.take_partition(reading, environment, "VLLM_PP_LAYER_PARTITION")
     effects.list_rest(reading, given, done, UNSUPPORTED)
-
-
-def _model(reading: Reading, given: LastGiven, positional: list[Word]) -> None:
-    name, written = given.text("--model"), given.shown("--model")
-    if name is None and positional:
-        name, written = positional[0].text, one_line(positional[0].text)
-        if positional[0].missing:
-            reading.missing["model"] = f"{written}: {', '.join(positional[0].missing)} is not set in the text"
-            return
-    if name:
-        effects.take_model(reading, name, written)
-    elif "--model" in given.flags:
-        reading.missing["model"] = f"{written}: not set in the text"
 
 
 def _speculative(reading: Reading, given: LastGiven, done: set[str]) -> None:

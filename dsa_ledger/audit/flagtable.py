@@ -67,7 +67,7 @@ class FlagTable:
         name = written
         if self.underscores and written.startswith("--"):
             name = written.replace("_", "-")
-        key = sort_key(version) if version else None
+        key = self._read_key(version)
         flag = self.flags.get(name)
         if flag and flag.known_to(key):
             return Found(flag)
@@ -80,6 +80,11 @@ class FlagTable:
             return Found(None, problem=f"{self.engine} {version} has no {name} ({flag.span}){near}")
         found = self._by_prefix(name, key) if self.prefixes and name.startswith("--") else None
         return found or Found(None, problem=f"{self.engine} has no {name}{self._hint(name, key) if hint else ''}")
+
+    def _read_key(self, version: str | None) -> Key | None:
+        """Return a release's place, at most as far out as the releases whose flags were read."""
+        key = sort_key(version) if version else None
+        return None if key is None else min(max(key, key_of(self.read[0])), key_of(self.read[-1]))
 
     def _by_prefix(self, name: str, key: Key | None) -> Found | None:
         hits = [flag for known, flag in self.flags.items() if known.startswith(name) and flag.known_to(key)]

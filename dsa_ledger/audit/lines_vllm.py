@@ -19,7 +19,7 @@ GIB = "gib"
 PATTERNS = (
     _pattern(
         "version",
-        r"(?:API server version|LLM engine \(v|\bversion) ?v?(\d{1,3}\.\d{1,3}\.\d{1,3}[\w.+-]{0,60})",
+        r"(?:API server version|LLM engine \(v|[█▀▄]\s{1,20}version) ?v?(\d{1,3}\.\d{1,3}\.\d{1,3}[\w.+-]{0,60})",
         Take("", "text"),
     ),
     _pattern("load_end", rf"(?:Model loading|Loading model weights) took {_G} Gi?B", Take("used_bytes", GIB)),

@@ -26,6 +26,7 @@ class Refusal(NamedTuple):
     free_bytes: int | None
     total_bytes: int | None
     text: str
+    while_capturing: bool = False
 
 
 class Suspect(NamedTuple):
@@ -37,10 +38,8 @@ class Suspect(NamedTuple):
     exact: bool
 
 
-def refusal_of(line: Line) -> Refusal:
-    """Return the failed allocation of a line."""
-    found = OUT_OF_MEMORY.search(line.text)
-    assert found is not None  # noqa: S101 - the caller matched it
+def refusal_of(line: Line, found: re.Match[str], *, while_capturing: bool) -> Refusal:
+    """Return the failed allocation of a line that `OUT_OF_MEMORY` found."""
     digits = len(found[1].partition(".")[2])
     scale = _SCALES[found[2]]
     free, total = _FREE.search(line.text), _TOTAL.search(line.text)
@@ -51,6 +50,7 @@ def refusal_of(line: Line) -> Refusal:
         round(float(free[1]) * _SCALES[free[2]]) if free else None,
         round(float(total[1]) * GIB) if total else None,
         line.text[found.start() : found.start() + 160],
+        while_capturing,
     )
 
 
@@ -60,55 +60,68 @@ LOGITS_FLAGS = {
     "tensorrt-llm": "max_num_tokens or indexer_max_chunk_size",
 }
 CONTEXT_FLAGS = {"sglang": "--context-length", "vllm": "--max-model-len", "tensorrt-llm": "--max_seq_len"}
-_POWERS = tuple(1 << power for power in range(7, 18))
+GRAPH_FLAGS = {
+    "sglang": "--cuda-graph-max-bs-decode (--cuda-graph-max-bs through 0.5.19) or --max-running-requests",
+    "vllm": "--max-cudagraph-capture-size or --max-num-seqs",
+    "tensorrt-llm": "cuda_graph_config.max_batch_size",
+}
+_KEYS = {
+    "workspace.decode_logits_bytes": ("captured decode logits", CONTEXT_FLAGS),
+    "workspace.prefill_logits_bytes": ("prefill logits of one forward", LOGITS_FLAGS),
+    "workspace.chunk_logits_bytes": ("logits of a whole prefill chunk at the longest context", LOGITS_FLAGS),
+    "workspace.prefill_gather_bytes": ("index-K gathered for a prefill", CONTEXT_FLAGS),
+    "workspace.chunk_gather_bytes": ("index-K gathered for a prefill chunk", CONTEXT_FLAGS),
+    "workspace.gather_arena_bytes": ("the indexer's prefill gather workspace", CONTEXT_FLAGS),
+    "workspace.sparse_prefill_bytes": ("FlashMLA's sparse prefill workspace", LOGITS_FLAGS),
+    "workspace.page_table_bytes": ("a decode page table", CONTEXT_FLAGS),
+    "workspace.request_table_bytes": ("the requests' block tables", CONTEXT_FLAGS),
+    "workspace.req_to_token_bytes": ("the request table", CONTEXT_FLAGS),
+    "workspace.topk_bytes": ("top-k indices", LOGITS_FLAGS),
+    "workspace.topk_index_bytes": ("top-k indices", LOGITS_FLAGS),
+}
+_CHUNKS = (8192, 16384, 4096, 2048, 32768)  # rows of a prefill forward, the commonest first
+_SHORTEST = 1024  # keys; shorter ones are no reason to run out of memory
+_LONGEST = 1 << 21
+_ACCUMULATOR_BYTES = 64 * 512 * 4  # FlashMLA: heads padded to 64, 512 values of fp32, a row
 
 
 def suspects(refusal: Refusal, engine: str, ledger: Ledger | None, context: int | None) -> list[Suspect]:
     """Return the entries whose size fits a failed allocation, exact fits first."""
-    found: list[Suspect] = []
-    low, high = refusal.tried_bytes - refusal.within_bytes, refusal.tried_bytes + refusal.within_bytes
-    if ledger is not None:
-        found += _entries(ledger, low, high, engine)
+    found = _entries(refusal, engine, ledger) if ledger is not None else []
+    if refusal.while_capturing:
+        says = "the last line before it begins the capture of CUDA graphs"
+        found.append(Suspect("workspace.decode_logits_bytes", says, GRAPH_FLAGS[engine], exact=False))
+    found += _accumulators(refusal, engine)
     found += _logits(refusal, engine, context)
     return sorted(found, key=lambda suspect: not suspect.exact)[:6]
 
 
-_KEYS = {
-    "workspace.decode_logits_bytes": ("captured decode logits", "context"),
-    "workspace.prefill_logits_bytes": ("prefill logits of one forward", "logits"),
-    "workspace.gathered_index_k_bytes": ("index-K gathered for a prefill", "context"),
-    "workspace.gather_bytes": ("the indexer's prefill gather workspace", "context"),
-    "workspace.prefill_bytes": ("FlashMLA's sparse prefill workspace", "logits"),
-    "workspace.page_table_bytes": ("one backend's decode page table", "context"),
-    "workspace.req_to_token_bytes": ("the request table", "context"),
-    "workspace.topk_bytes": ("top-k indices", "logits"),
-}
-
-
-def _entries(ledger: Ledger, low: float, high: float, engine: str) -> list[Suspect]:
+def _entries(refusal: Refusal, engine: str, ledger: Ledger) -> list[Suspect]:
     found = []
     for entry in ledger:
-        plain = entry.key.rpartition("]." if "]." in entry.key else "\0")[2]
-        if not plain.startswith("workspace.") or not plain.endswith("_bytes") or not isinstance(entry.value, int):
-            continue
-        if entry.value and low <= entry.value <= high:
-            says, which = _KEYS.get(plain, (plain, "context"))
-            flag = (CONTEXT_FLAGS if which == "context" else LOGITS_FLAGS)[engine]
-            found.append(
-                Suspect(entry.key, f"{says}: {entry.value:,} B at the scenario's own limits", flag, exact=True)
-            )
+        says, flags = _KEYS.get(entry.key.rpartition("].")[2] or entry.key, ("", {}))
+        fits = says and abs(entry.value - refusal.tried_bytes) <= refusal.within_bytes
+        if fits and entry.value:
+            shown = f"{says}: {entry.value:,} B at the scenario's own limits"
+            found.append(Suspect(entry.key, shown, flags[engine], exact=True))
     return found
 
 
+def _accumulators(refusal: Refusal, engine: str) -> list[Suspect]:
+    """Return FlashMLA's split accumulators, whole thousands of rows of 64 heads (vLLM #44545, #53413)."""
+    rows, rest = divmod(refusal.tried_bytes, _ACCUMULATOR_BYTES)
+    if engine != "vllm" or rest or rows % 1024 or not rows:
+        return []
+    says = f"FlashMLA's split-KV accumulators: {rows:,} rows x 64 x 512 x 4 B (fp8 records, under 32 local heads)"
+    return [Suspect("workspace.sparse_prefill_bytes", says, "--max-num-batched-tokens", exact=False)]
+
+
 def _logits(refusal: Refusal, engine: str, context: int | None) -> list[Suspect]:
-    """Return rows x keys x 4 B with a power of two of rows, the shape of fp32 logits in a chunked prefill."""
+    """Return rows x keys x 4 B with the rows of a usual prefill chunk, the shape of fp32 logits."""
     found = []
-    for rows in _POWERS:
+    for rows in _CHUNKS:
         keys = round(refusal.tried_bytes / (4 * rows))
-        if not 1024 <= keys <= (context or 1 << 21):  # noqa: PLR2004 - shorter ones are no reason to run out
-            continue
-        if rows in (2048, 4096, 8192, 16384, 32768):
+        if _SHORTEST <= keys <= (context or _LONGEST):
             says = f"fp32 logits of a prefill chunk: {rows:,} rows x about {keys:,} keys x 4 B (inferred from the size)"
             found.append(Suspect("workspace.prefill_logits_bytes", says, LOGITS_FLAGS[engine], exact=False))
-    preferred = {8192: 0, 16384: 1, 4096: 2, 2048: 3, 32768: 4}
-    return sorted(found, key=lambda one: preferred[int(one.says.split(": ")[1].split(" ")[0].replace(",", ""))])[:3]
+    return found[:3]

@@ -38,6 +38,7 @@ class Report:
     advice: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     lines: int = 0
+    prediction: Prediction | None = None
 
 
 def audit(name: str, tables: dict[str, Any]) -> Report:
@@ -71,6 +72,7 @@ def audit_log(log: Log, tables: dict[str, Any], name: str = "LOG") -> Report:
     predicted = predict(tables, seen, inferred)
     prediction = predicted if isinstance(predicted, Prediction) else None
     report = Report(seen.engine, _version(seen, prediction), lines=log.lines)
+    report.prediction = prediction
     report.observed = log.figures[:MOST_SHOWN]
     report.checks = checks_of(seen, inferred, prediction)
     report.inferred, report.certainty = _all_inferred(seen, inferred, prediction)

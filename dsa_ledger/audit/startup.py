@@ -86,6 +86,7 @@ class Log:
     unread: int = 0
     unread_lines: list[str] = field(default_factory=list)
     dropped: int = 0
+    last: str = ""  # kind of the last line read
 
     @property
     def engine(self) -> str | None:
@@ -135,9 +136,11 @@ def _take(log: Log, line: Line) -> None:
         if module.ARGUMENTS.search(line.text):
             _arguments(log, engine, module, line.text)
             read = True
-    if OUT_OF_MEMORY.search(line.text):
-        log.refusals.append(refusal_of(line)) if len(log.refusals) < MOST_STARTS else None
+    refused = OUT_OF_MEMORY.search(line.text)
+    if refused:
         read = True
+        if len(log.refusals) < MOST_STARTS:
+            log.refusals.append(refusal_of(line, refused, while_capturing=log.last == "graph_begin"))
     if not read and _NOTEWORTHY.search(line.text):
         log.unread += 1
         if len(log.unread_lines) < MOST_UNREAD:
@@ -155,6 +158,7 @@ def _keep(log: Log, engine: str, pattern: Pattern, found: re.Match[str], line: L
     by_key = {figure.key: figure for figure in figures}
     start = _current(log, engine, restarts=_restarts(log, engine, rank, pattern.name, by_key))
     start.add(rank, pattern.name, by_key)
+    log.last = pattern.name
 
 
 def _current(log: Log, engine: str, *, restarts: bool) -> Start:

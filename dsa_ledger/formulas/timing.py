@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsa_ledger.formulas.helpers import most, quotient
+from dsa_ledger.formulas.helpers import least, most, quotient, truncated
 
 
 def bytes_time_s(*, moved_bytes: Any, bytes_per_s: Any) -> Any:
@@ -24,12 +24,12 @@ def scan_bytes(*, record_bytes: Any, requests: Any, rows: Any, tokens: Any) -> A
 
 def seen_bytes(*, moved_bytes: Any, seen_share: Any) -> Any:
     """Return bytes whose time shows beside the other work [B]. Source: the table's growth against the bytes' time."""
-    return moved_bytes * seen_share
+    return truncated(moved_bytes * seen_share)
 
 
 def hidden_bytes(*, moved_bytes: Any, seen_share: Any) -> Any:
     """Return bytes that a warm L2 hid in the measurement [B]. Source: replays over one layer read caches from L2."""
-    return moved_bytes * (1 - seen_share)
+    return moved_bytes - seen_bytes(moved_bytes=moved_bytes, seen_share=seen_share)
 
 
 def attention_s(*, full_layers: Any, full_layer_s: Any, shared_layers: Any, shared_layer_s: Any) -> Any:
@@ -97,3 +97,33 @@ def draft_attention_s(
 def repeat_bytes(*, record_bytes: Any, requests: Any, tokens: Any, rows: Any, flattens: Any) -> Any:
     """Return keys read once more by each further row of a request [B]. Source: rows flattened to requests."""
     return record_bytes * requests * tokens * (rows - 1) * flattens
+
+
+def run_share(*, mean_run_pages: Any, r_half_pages: Any) -> Any:
+    """Return the rate over that of pages in a row [share]. Source: the box's law, rate_inf r / (r + r_half)."""
+    return quotient(mean_run_pages, mean_run_pages + r_half_pages)
+
+
+def scattered_bytes_per_s(*, straight_bytes_per_s: Any, run_share: Any) -> Any:
+    """Return the rate of pages in runs [B/s]. Source: the box's rate of this batch and length, times its law."""
+    return straight_bytes_per_s * run_share
+
+
+def share_of_peak(*, bytes_per_s: Any, peak_bytes_per_s: Any) -> Any:
+    """Return a rate over the data sheet's [share]. Source: definition."""
+    return quotient(bytes_per_s, peak_bytes_per_s)
+
+
+def scanned_s(*, time_s: Any, reference_bytes_per_s: Any, scan_bytes_per_s: Any) -> Any:
+    """Return top-k on the box [s]. Source: the table's time, by its reference's row scan rate over the box's."""
+    return time_s * quotient(reference_bytes_per_s, scan_bytes_per_s)
+
+
+def gather_bytes(*, record_bytes: Any, requests: Any, rows: Any, tokens: Any, picked: Any) -> Any:
+    """Return records that one layer's sparse attention reads [B]. Source: top-k of the tokens there are, each row."""
+    return record_bytes * requests * rows * least(tokens, picked)
+
+
+def gathered_s(*, time_s: Any, prior_bytes_s: Any, bytes_s: Any) -> Any:
+    """Return a gather on the box [s]. Source: its bytes' time at the prior rate, as far as it shows, is replaced."""
+    return time_s + least(quotient(time_s, prior_bytes_s), 1) * (bytes_s - prior_bytes_s)

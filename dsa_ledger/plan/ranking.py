@@ -170,16 +170,23 @@ def _words(
 
 
 def _one(machine: Machine, layout: Layout, asked: Scenario, whole: set[int]) -> Deployment:
-    """Return a layout's outcome, with whole experts where slices would cut a quantisation block."""
+    """Return a layout's outcome, with whole experts where the engine does not take slices of them.
+
+    `whole` remembers into how many slices experts cannot be cut.
+    """
     cut, name = layout.sharding, asked.engine.name
     slices = cut.tp * (cut.dp_attention if name == "vllm" else 1)
+    sliced = None
     if slices not in whole:
-        outcome = attempt(asked, whole=False)
-        if outcome.ledger is not None or "experts of" not in outcome.reason:
-            return Deployment(machine, layout, outcome)
-        whole.add(slices)
+        sliced = Deployment(machine, layout, attempt(asked, whole=False))
+        if sliced.outcome.ledger is not None or slices == 1:
+            return sliced
     cut = whole_experts(name, cut)
-    return Deployment(machine, layout._replace(sharding=cut), attempt(changed(asked, sharding=cut), whole=False))
+    other = Deployment(machine, layout._replace(sharding=cut), attempt(changed(asked, sharding=cut), whole=False))
+    if sliced is not None and other.outcome.ledger is None:
+        return sliced
+    whole.add(slices)
+    return other
 
 
 def _share(scenario: Scenario, layout: Layout) -> Any:

@@ -31,6 +31,10 @@ def audit_text(report: Report, form: str) -> str:
         return _json(report)
     if form == "csv":
         return rows_csv([_check_record(check) for check in report.checks])
+    if form == "html":
+        from dsa_ledger.render.html import text_page
+
+        return text_page("audit of a start-up log", _table(report))
     return _md(report) if form == "md" else _table(report)
 
 

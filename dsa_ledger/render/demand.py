@@ -60,8 +60,8 @@ def demand_text(found: Demand, form: str) -> str:
     if form == "json":
         return _json(found.scenario, "demand", record(found))
     if form in ("csv", "md"):
-        rows = [{"end": name} | value for name, value in record(found).items() if isinstance(value, dict)]
-        return (rows_csv(rows) if form == "csv" else rows_md(rows)) if rows else ""
+        ends = [{"end": name} | value for name, value in record(found).items() if isinstance(value, dict)]
+        return (rows_csv(ends) if form == "csv" else rows_md(ends)) if ends else ""
     lines = [*textwrap.wrap(headline(found.scenario), WIDTH), ""]
     rows = [("a server runs and holds at most", f"{found.requests:,} and {found.holds:,} requests")]
     if found.low and found.high:

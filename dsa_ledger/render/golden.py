@@ -29,6 +29,10 @@ def golden_text(golden: Golden, groups: Sequence[Group], form: str) -> str:
         return json.dumps(answer, indent=1) + "\n"
     if form == "csv":
         return rows_csv(rows)
+    if form == "html":
+        from dsa_ledger.render.html import text_page
+
+        return text_page("errors over golden records", _table(golden, groups))
     return rows_md(rows) if form == "md" else _table(golden, groups)
 
 

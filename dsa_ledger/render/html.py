@@ -5,6 +5,7 @@ The same input gives the same bytes. Lines are SVG; words stay HTML, so that the
 
 from __future__ import annotations
 
+import itertools
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,14 +142,13 @@ def cell(value: Any) -> str:
 def memory_bar(title: str, parts: Sequence[Part]) -> str:
     """Return one rank's memory as a bar with its legend."""
     taken = [part for part in parts if part.title != "missing"]
-    whole = max(part.scale_bytes for part in parts)
-    whole = max(whole, max(part.end_bytes for part in taken))
+    whole = max(*(part.scale_bytes for part in parts), *(part.end_bytes for part in taken))
     pieces = "".join(
-        f'<div style="width:{picture.share(part.value_bytes, whole)};background:{PART_COLOURS.get(part.colour, "#8c959f")}"></div>'
+        f'<div style="width:{picture.share(part.value_bytes, whole)};background:{_colour(part)}"></div>'
         for part in taken
     )
     words = "".join(
-        f'<li><i style="background:{PART_COLOURS.get(part.colour, "#8c959f")}"></i>'
+        f'<li><i style="background:{_colour(part)}"></i>'
         f"{escape(part.title)} {escape(brief(part.value_bytes, Unit.BYTES))}</li>"
         for part in parts
     )
@@ -156,6 +156,10 @@ def memory_bar(title: str, parts: Sequence[Part]) -> str:
         f'<figure><figcaption>{escape(title)}</figcaption><div class="bar" role="img" aria-label="{escape(title)}">'
         f'{pieces}</div><ul class="key">{words}</ul></figure>'
     )
+
+
+def _colour(part: Part) -> str:
+    return PART_COLOURS.get(part.colour, "#8c959f")
 
 
 def chart(
@@ -173,20 +177,15 @@ def chart(
         return ""
     horizontal = picture.scale([x for x, _ in points], logarithmic=log_x)
     vertical = picture.scale([y for _, y in points], logarithmic=log_y)
-    shapes = "".join(
-        _shape(one, COLOURS[place % len(COLOURS)], horizontal, vertical, log_y=log_y)
-        for place, one in enumerate(series)
-    )
+    coloured = list(zip(series, itertools.cycle(COLOURS), strict=False))
+    shapes = "".join(_shape(one, colour, horizontal, vertical, log_y=log_y) for one, colour in coloured)
     labels = "".join(
         f'<span class="x" style="left:{at}%">{escape(said)}</span>' for at, said in picture.labelled(horizontal, across)
     )
     labels += "".join(
         f'<span class="y" style="bottom:{at}%">{escape(said)}</span>' for at, said in picture.labelled(vertical, up)
     )
-    key = "".join(
-        f'<li><i style="background:{COLOURS[place % len(COLOURS)]}"></i>{escape(one.name)}</li>'
-        for place, one in enumerate(series)
-    )
+    key = "".join(f'<li><i style="background:{colour}"></i>{escape(one.name)}</li>' for one, colour in coloured)
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><div class="plot" role="img" aria-label="{escape(title)}">'
         f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">{shapes}</svg>{labels}</div>'

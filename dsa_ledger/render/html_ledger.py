@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.curves import over_contexts
 from dsa_ledger.explain import explained, formula_text, origin, quantity
+from dsa_ledger.plan.curves import over_contexts
 from dsa_ledger.render import html
 from dsa_ledger.render.budget import budgets
 from dsa_ledger.render.words import headline, rows_of
@@ -14,8 +14,8 @@ from dsa_ledger.render.words import headline, rows_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsa_ledger.curves import Point
     from dsa_ledger.ledger import Ledger
+    from dsa_ledger.plan.curves import Point
     from dsa_ledger.schema import Scenario
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.curves import over_contexts
+from dsa_ledger.plan.curves import over_contexts
 from dsa_ledger.plan.launch import command
 from dsa_ledger.render import html
 from dsa_ledger.render.budget import budgets
 from dsa_ledger.render.html_ledger import curves
-from dsa_ledger.render.plan import answer_record, asked, counted, deployment_record, place_text, sentence, step_text
+from dsa_ledger.render.plan import answer_record, sentence
+from dsa_ledger.render.ranking import asked, counted, deployment_record, place_text, step_text
 from dsa_ledger.render.words import headline
 
 if TYPE_CHECKING:

@@ -20,7 +20,12 @@ def page_text(
     *,
     colour: bool = False,
 ) -> str:
-    """Return titled tables and warnings, for people or as Markdown."""
+    """Return titled tables and warnings, for people, as Markdown or as a page."""
+    if form == "html":
+        from dsa_ledger.render import html
+
+        tables = [part for name, rows in sections for part in (html.heading(name), html.table(rows))]
+        return html.page(title, *tables, html.listed("Warnings", warnings))
     heading, head = ("# ", "## ") if form == "md" else ("", "")
     parts = [f"{heading}{title}\n"]
     parts += [f"{head}{name}\n\n{rows_text(name, rows, form, colour=colour)}" for name, rows in sections]

@@ -15,7 +15,7 @@ REMOVED = 35  # of 47 indexers
 FIT_US, FIT_NS = 75.0, 0.44
 REASON = (
     "the paper's own removed layer takes 75 us + 0.44 ns a token (two numbers fitted to four points); the tables' "
-    "slope is the same, their constant 35 us less: what that build's layers cost beside their kernels is not in the tables"
+    "slope is the same, their constant 35 us less: what that build's layers cost beside kernels is not in the tables"
 )
 
 

@@ -328,3 +328,21 @@ def test_the_host_tier_is_held_against_the_ledger():
     found = check(audited(host, tables), "host.pool_bytes")
     assert found.observed == 335_340_000_000
     assert found.cause == "agrees"
+
+
+def test_an_allocation_that_fails_while_graphs_are_captured_says_so():
+    text = (
+        "[2026-09-01 10:00:01 TP0] Capture target decode CUDA graph begin. bs=[1, 2], avail mem=1.20 GB\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB."
+    )
+    ((_, found),) = audited(text, {}).refusals
+    assert any("capture of CUDA graphs" in one.says and "--cuda-graph-max-bs" in one.shrinks for one in found)
+
+
+def test_flashmla_accumulators_are_among_the_suspects():
+    """8.00 GiB (vLLM #44545) = 65,536 rows x 64 x 512 x 4 B, and 8,192 x 262,144 x 4 B too: both are named."""
+    ((_, found),) = audited("Tried to allocate 8.00 GiB", {"engine": "vllm"}).refusals
+    assert any(
+        "65,536 rows x 64 x 512 x 4 B" in one.says and one.shrinks == "--max-num-batched-tokens" for one in found
+    )
+    assert any("8,192 rows x about 262,144 keys" in one.says for one in found)

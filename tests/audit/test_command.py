@@ -66,6 +66,8 @@ def test_there_are_commands_of_both_engines():
         (f"{SERVE} --expert-parallel-size 8", "sharding.ep", 8),
         (f"{SERVE} --attn-dp-size 4 --tp 8", "sharding.dp_attention", 4),
         (f"{SERVE} --tp 8 --enable-prefill-cp", "sharding.cp", 8),
+        (f"{SERVE} --tp 8 --moe-a2a-backend deepep", "sharding.ep", 8),
+        ("docker run lmsysorg/sglang:v0.5.6 sglang serve m --tp 8", "sharding.tp", 8),  # older than any flags read
         (f"{SERVE} --tp 8 --dp 2 --enable-dp-attention --enable-prefill-cp", "sharding.cp", 4),
         (f"{SERVE} --cuda-graph-bs 1 2 4 96 --tp 8", "limits.graph_requests", 96),
         (f"{SERVE} --nsa-decode-backend flashmla_kv", "backends.decode", "flashmla_kv"),

@@ -62,3 +62,18 @@ def test_there_are_enough_logs_of_three_engines():
     assert engines == {"sglang", "vllm", "tensorrt-llm"}
     assert len(LOGS) >= 25
     assert all(case["url"].startswith("https://") for case in LOGS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NCCL version 2.27.5+cuda12.9",
+        "(EngineCore pid=1) INFO 09-01 10:00:00 [loggers.py:1] Engine 000: GPU KV cache usage: 3.1%",
+        "[2026-09-01 10:00:00 TP0] Decode batch, #running-req: 1, #token: 975424, token usage: 0.10",
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 2265.58 MiB for execution context memory.",
+        "Mamba Cache is allocated. max_mamba_cache_size: 64, conv_state size: 0.10GB, ssm_state size: 2.00GB",
+        "INFO transformers version 4.57.1",
+    ],
+)
+def test_lines_that_only_look_alike_give_no_figure(line):
+    assert read(line).figures == []

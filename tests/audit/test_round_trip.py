@@ -210,6 +210,8 @@ def test_two_contradictory_pools_are_both_shown():
     report = audited(f"{first}\n{second}\n", {"model": "deepseek-ai/DeepSeek-V3.2"})
     assert any("contradict" in said and "975,424" in said and "1,462,784" in said for said in report.warnings)
     assert [check.key for check in report.checks].count("pool.other_bytes") == 1
+    untagged = audited(f"{first}\n{second}\n".replace(" TP0", ""), {"model": "deepseek-ai/DeepSeek-V3.2"})
+    assert any("rank without a tag prints pools that contradict" in said for said in untagged.warnings)
 
 
 def test_a_second_start_is_told_from_the_first():

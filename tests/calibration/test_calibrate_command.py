@@ -236,6 +236,7 @@ number = words["--device"].partition(":")[2]
 if number == "{fails}":
     print("bad input: device: busy", file=sys.stderr); sys.exit(2)
 if "{sleeps}": time.sleep(60)
+pathlib.Path(words["--progress-file"]).write_text("5 20 grid\\n"); time.sleep(0.5)
 source = pathlib.Path("{folder}") / ("one.json" if number == "0" else "other.json")
 shutil.copy(source, words["--out"])
 """
@@ -246,9 +247,11 @@ def stand_in(monkeypatch, folder, *, fails="", sleeps=""):
     monkeypatch.setattr(all_gpus, "_program", lambda: [sys.executable, "-c", code])
 
 
-def test_every_gpu_gets_its_profile(monkeypatch, boxes, tmp_path):
+def test_every_gpu_gets_its_profile_and_one_bar_hears_of_all(monkeypatch, boxes, tmp_path):
     stand_in(monkeypatch, boxes)
-    written = all_gpus.calibrate_all(2, ["--fraction", "0.5"], tmp_path)
+    heard = []
+    written = all_gpus.calibrate_all(2, ["--fraction", "0.5"], tmp_path, lambda *said: heard.append(said))
+    assert {(10, 40, "2 GPUs"), (0, 2, "2 GPUs")} >= set(heard[-1:])  # 5 of 20 each, where both have said so
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nvidia-h200-gpu-1.json", "nvidia-h200-gpu-2.json"]
     assert [load(path).hardware.identity for path in written] == ["GPU-1", "GPU-2"]
 
@@ -273,7 +276,7 @@ def test_an_interrupt_ends_every_process(monkeypatch, boxes, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subprocess, "Popen", noting)
-    monkeypatch.setattr(popen, "communicate", interrupted)
+    monkeypatch.setattr(time, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         all_gpus.calibrate_all(2, [], tmp_path)
     assert [process.poll() is not None for process in started] == [True, True]

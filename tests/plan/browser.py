@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -43,8 +45,12 @@ class Browser:
             os.dup2(31, 4)
 
         self.process = subprocess.Popen(
-            command, preexec_fn=wire, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )  # noqa: PLW1509 - the pipe's descriptors have fixed numbers, and nothing else runs in this process
+            command,
+            preexec_fn=wire,  # noqa: PLW1509 - the pipe's descriptors have fixed numbers, and no thread runs here
+            pass_fds=(3, 4),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(here[0])
         os.close(theirs[1])
         self.out, self.inside = os.fdopen(here[1], "wb"), os.fdopen(theirs[0], "rb")
@@ -95,7 +101,7 @@ class Browser:
 
     def show(self, path: Path, width: int, *, dark: bool = False) -> None:
         """Open a file in a window so wide, and wait until it is loaded."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)  # noqa: PLR2004 - a phone
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         scheme = "dark" if dark else "light"
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.ask("Page.navigate", url=path.as_uri())

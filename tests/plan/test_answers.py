@@ -42,7 +42,7 @@ def test_a_million_tokens_do_not_fit_on_8_h200_and_about_516_thousand_do():
 
 def test_a_million_fits_with_dcp_2_from_the_release_that_takes_it():
     answer = largest_context(scenario(limits={"context_length": 1_000_000}, **SEEN))
-    assert [tried.change.name for tried in answer.changes][0] == "--dcp 2 --engine vllm@0.29.0"
+    assert next(tried.change.name for tried in answer.changes) == "--dcp 2 --engine vllm@0.29.0"
 
 
 def test_250_thousand_on_4_cards_of_96_gb_needs_dcp_4():

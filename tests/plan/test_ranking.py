@@ -70,6 +70,17 @@ def test_a_ranked_deployment_is_what_estimate_says(gpus, batch, context):
         assert whole.shortfalls == part.shortfalls == []
 
 
+def test_experts_stay_whole_where_slices_would_cut_a_block():
+    """Experts of 2,048 cut in 32 leave 64 columns, half a block of 128: such layouts need whole experts."""
+    for engine in (SGLANG, VLLM):
+        found = rank(scenario(), [Machine("H200", 32)], [engine], ["fp8"], "requests", top=0)
+        cuts = [(one.outcome.scenario.sharding, one.layout.servers) for one in found.best]
+        wide = [cut for cut, servers in cuts if servers == 1 and cut.pp == 1]
+        assert wide
+        assert all(cut.ep == 32 for cut in wide)
+        assert any(cut.ep == 1 for cut, servers in cuts if servers == 4)
+
+
 def test_the_load_of_several_servers_is_shared():
     found = rank(scenario(load={"context": 1000, "batch": 9}), [Machine("B200", 16)], [SGLANG], ["fp8"], "requests")
     two = next(one for one in found.best if one.layout.servers == 2)

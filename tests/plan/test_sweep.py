@@ -75,11 +75,12 @@ def test_a_sweep_is_estimate_point_by_point(contexts, batches, fractions, order)
             limits={"mem_fraction": put["limits.mem_fraction"]},
             load={"context": put["load.context"], "batch": put["load.batch"]},
         )
-        try:
-            ledger = estimate(one)
-        except BadInput as bad:
-            assert (row.verdict, row.reason) == ("refused", "; ".join(bad.lines()))
+        if put["load.context"] > 1_048_576:
+            with pytest.raises(BadInput) as bad:
+                estimate(one)
+            assert (row.verdict, row.reason) == ("refused", "; ".join(bad.value.lines()))
             continue
+        ledger = estimate(one)
         assert row.figures == tuple(ledger[key] for key in keys)
         assert row.verdict == ("does not fit" if ledger.shortfalls else "fits")
 
@@ -117,7 +118,7 @@ def test_a_bad_axis_is_refused(text):
 def test_a_billion_points_are_refused_with_their_count_and_a_way_out():
     thousand = tuple(range(1, 1001))
     axes = [Axis("load.context", thousand), Axis("load.batch", thousand), Axis("sharding.tp", thousand)]
-    with pytest.raises(BadInput, match="1,000,000,000 points.*500 times as wide") as bad:
+    with pytest.raises(BadInput, match=r"1,000,000,000 points.*500 times as wide") as bad:
         points(axes)
     assert len(bad.value.faults) == 1
     with pytest.raises(BadInput, match="each field once"):
@@ -125,7 +126,7 @@ def test_a_billion_points_are_refused_with_their_count_and_a_way_out():
 
 
 def test_a_key_that_no_point_has_is_refused_with_the_nearest():
-    with pytest.raises(BadInput, match="did you mean 'pool.tokens'"):
+    with pytest.raises(BadInput, match=r"did you mean 'pool\.tokens'"):
         sweep(scenario(), [Axis("load.context", (1000,))], ["pool.token"])
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.account import estimate
 from dsa_ledger.errors import BadInput, NotModelled
+from dsa_ledger.plan.growth import concurrency
 
 if TYPE_CHECKING:
     from dsa_ledger.ledger import Ledger
@@ -15,7 +16,7 @@ FIRST, LAST = 10, 20  # 1 Ki to 1 Mi tokens
 
 
 class Point(NamedTuple):
-    """One context: requests that the server holds of it, and the step's times where they are modelled."""
+    """One context: requests that the server runs of it at once, and the step's times where they are modelled."""
 
     context: int
     requests: int
@@ -33,9 +34,8 @@ def over_contexts(scenario: Scenario) -> list[Point]:
             ledger = estimate(scenario.model_copy(update={"load": load}))
         except (BadInput, NotModelled):
             continue
-        requests = int(ledger["pool.requests_at_context"]) * int(ledger["sharding.replicas"])
         times = [_time(ledger, f"time.step_{end}_s") for end in ("floor", "low", "high")]
-        found.append(Point(1 << power, requests, *times))
+        found.append(Point(1 << power, concurrency(ledger), *times))
     return found
 
 

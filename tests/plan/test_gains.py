@@ -1,0 +1,100 @@
+"""Single changes by gain, from a scenario, a launch command or a start-up log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dsa_ledger import Scenario, estimate
+from dsa_ledger.cli import main
+from dsa_ledger.plan.changes import Near
+from dsa_ledger.plan.gains import gains
+
+
+def scenario(**tables: Any) -> Scenario:
+    base = {"model": "zai-org/GLM-5.2-FP8", "gpu": "H200", "engine": "sglang@0.5.17", "kv_dtype": "bf16"}
+    load = {"context": 100_000, "batch": 2}
+    return Scenario.model_validate(base | {"sharding": {"tp": 8}, "draft": {"steps": 3}, "load": load} | tables)
+
+
+def test_each_gain_is_what_estimate_says_of_the_change():
+    found = gains(scenario())
+    assert found.before.system_tokens == estimate(scenario())["pool.system_tokens"]
+    assert found.found
+    for gain in found.found:
+        ledger = estimate(gain.change.scenario)
+        assert gain.after.system_tokens == ledger["pool.system_tokens"]
+        assert gain.after != found.before
+        assert gain.change.price
+        assert gain.change.near < Near.MORE_GPUS
+
+
+def test_the_most_requests_come_first():
+    found = gains(scenario())
+    requests = [gain.after.requests for gain in found.found]
+    assert requests == sorted(requests, reverse=True)
+    assert found.found[0].change.name == "--kv-dtype fp8_e4m3"
+    names = [gain.change.name for gain in found.found]
+    assert "--draft-steps 0" in names
+    assert "--engine sglang@0.5.18" in names
+
+
+def test_index_keys_of_57_layers_come_back_with_the_release_that_drops_them():
+    """From PR #30531 of SGLang: 78 x (1152 + 132) = 100,152 B a token become 78 x 1152 + 21 x 132 = 92,628."""
+    seen = scenario(draft={"steps": 0}, observed={"kv_bytes": "30 GiB"})
+    found = gains(seen)
+    after = next(gain.after for gain in found.found if gain.change.name == "--engine sglang@0.5.18")
+    assert after.system_tokens / found.before.system_tokens == pytest.approx(100_152 / 92_628, abs=1e-3)
+
+
+def test_a_cap_below_the_pool_is_raised():
+    found = gains(scenario(limits={"max_running_requests": 1}))
+    assert "--max-running-requests 3" in [gain.change.name for gain in found.found]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md", "html"])
+def test_from_a_launch_command(capsys, form):
+    command = "sglang serve --model-path zai-org/GLM-5.2-FP8 --tp 8 --enable-hierarchical-cache"
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "--from-command", command, "--gpu", "H200", "--engine", "sglang@0.5.21", "--context", "100k",
+              "--changes", "--format", form])  # fmt: skip
+    said = capsys.readouterr().out
+    assert left.value.code == 0
+    if form == "json":
+        found = json.loads(said)
+        assert found["changes"][0]["command"].startswith("sglang serve")
+        assert found["before"]["requests"] >= 1
+    else:
+        assert "fp8_e4m3" in said
+
+
+# github.com/sgl-project/sglang/pull/30531: the lines of the main arm's log that carry figures.
+LOG = """
+[2026-08-14 10:00:01 TP0] KV Cache is allocated. #tokens: 2574848, KV size: 132.43 GB
+[2026-08-14 10:00:02 TP0] KV Cache is allocated. #tokens: 2574848, KV size: 1.70 GB
+"""
+
+
+def test_from_a_start_up_log(capsys, tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(LOG)
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "--log", str(path), "--model", "nvidia/GLM-5.2-NVFP4", "--gpu", "GB300", "--tp", "4", "--engine",
+              "sglang@0.5.17", "--draft-steps", "5", "--context", "100k", "--format", "json"])  # fmt: skip
+    said = capsys.readouterr()
+    assert left.value.code == 0, said.err
+    found = json.loads(said.out)
+    assert found["before"]["system_tokens"] == 2_574_848
+    names = [change["change"] for change in found["changes"]]
+    assert "--engine sglang@0.5.18" in names
+
+
+def test_a_log_that_says_nothing_is_bad_input(capsys, tmp_path):
+    path = tmp_path / "empty.log"
+    path.write_text("hello\n")
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "--log", str(path), "--gpu", "H200"])
+    assert left.value.code == 2
+    assert "bad input" in capsys.readouterr().err
