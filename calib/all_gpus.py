@@ -26,11 +26,16 @@ LOOK_S = 0.2  # between looks at how far the processes are
 def calibrate_all(count: int, options: Sequence[str], out: Path, progress: Progress = lambda *_: None) -> list[Path]:
     """Run `calibrate` on GPUs 0 to count - 1 at once and return their profiles in the folder `out`.
 
-    `progress` hears cases done and to do of all GPUs together. All or none: if one fails (BadInput with what it said) or the user interrupts, nothing is left behind.
+    `progress` hears cases done and to do of all GPUs together. All or none: if one fails (BadInput with what it said)
+    or the user interrupts, nothing is left behind.
     """
     if not out.is_dir():
         raise BadInput([Fault("out", str(out), "a folder that exists, for one profile a GPU")])
-    with tempfile.TemporaryDirectory(dir=out, prefix=".profiles-") as folder:
+    try:
+        temporary = tempfile.TemporaryDirectory(dir=out, prefix=".profiles-")
+    except OSError as failure:
+        raise BadInput([Fault("out", str(out), f"a folder that can be written: {failure.strerror}")]) from None
+    with temporary as folder:
         running: list[subprocess.Popen[str]] = []
         try:
             running.extend(_start(Path(folder), number, options) for number in range(count))

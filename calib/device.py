@@ -6,6 +6,7 @@ No setting of the device is touched, and nothing is cached on disk: the kernels 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import tempfile
 from pathlib import Path
@@ -107,11 +108,17 @@ class DeviceBackend:
         }
         if complaints:
             raise BadInput(Fault(f"kernel.{name}", "built", "; ".join(found)) for name, found in complaints.items())
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernels.cubin"
-            path.write_bytes(self.built.cubin)
-            module = cupy.RawModule(path=str(path))
-            kernels = {name: module.get_function(name) for name in build.KERNELS}
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "kernels.cubin"
+                path.write_bytes(self.built.cubin)
+                module = cupy.RawModule(path=str(path))
+                kernels = {name: module.get_function(name) for name in build.KERNELS}
+        except OSError as failure:
+            said = failure.strerror or str(failure)
+            raise BadInput(
+                [Fault("TMPDIR", os.environ.get("TMPDIR"), f"a folder that can be written: {said}")]
+            ) from None
         for name, kernel in build.KERNELS.items():
             if kernel.shared_bytes:
                 kernels[name].max_dynamic_shared_size_bytes = kernel.shared_bytes

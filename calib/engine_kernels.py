@@ -12,6 +12,7 @@ Sources of the calls: deepseek-ai/DeepGEMM 54e22612 `csrc/apis/attention.hpp`; s
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,13 +74,11 @@ def _paged_logits(module: Any, bench: Bench) -> list[Callable[[], Any]]:
     lengths = bench.filled((rows, 1), "int32", bench.tokens)
     schedule = module.get_paged_mqa_logits_metadata(lengths, plan.PAGE_TOKENS, bench.units)
     tables = [torch.from_numpy(table.pages).to(bench.pool.device) for table in bench.tables]
-
-    def one(table: Any) -> Callable[[], Any]:
-        return lambda: module.fp8_paged_mqa_logits(
-            query, pages, weights, lengths, table, schedule, bench.tokens, clean_logits=False
-        )
-
-    return [one(table) for table in tables]
+    score = module.fp8_paged_mqa_logits
+    return [
+        partial(score, query, pages, weights, lengths, table, schedule, bench.tokens, clean_logits=False)
+        for table in tables
+    ]
 
 
 def _scores(bench: Bench, *, tied: bool) -> list[Any]:
@@ -90,10 +89,8 @@ def _scores(bench: Bench, *, tied: bool) -> list[Any]:
 def _sglang_topk(*, tied: bool) -> Callable[[Any, Bench], list[Callable[[], Any]]]:
     def launches(module: Any, bench: Bench) -> list[Callable[[], Any]]:
         lengths = bench.filled((len(bench.tables[0].tokens),), "int32", bench.tokens)
-        return [
-            lambda scores=scores: module.fast_topk_v2(scores, lengths, PICKED_RECORDS)
-            for scores in _scores(bench, tied=tied)
-        ]
+        topk = module.fast_topk_v2
+        return [partial(topk, scores, lengths, PICKED_RECORDS) for scores in _scores(bench, tied=tied)]
 
     return launches
 
@@ -103,10 +100,9 @@ def _vllm_topk(*, tied: bool) -> Callable[[Any, Bench], list[Callable[[], Any]]]
         rows = len(bench.tables[0].tokens)
         lengths = bench.filled((rows,), "int32", bench.tokens)
         picked = bench.filled((rows, PICKED_RECORDS), "int32", 0)
+        topk = module.top_k_per_row_decode
         return [
-            lambda scores=scores: module.top_k_per_row_decode(
-                scores, 1, lengths, picked, rows, scores.stride(0), scores.stride(1), PICKED_RECORDS
-            )
+            partial(topk, scores, 1, lengths, picked, rows, scores.stride(0), scores.stride(1), PICKED_RECORDS)
             for scores in _scores(bench, tied=tied)
         ]
 
@@ -122,7 +118,7 @@ def _sparse_mla(module: Any, bench: Bench) -> list[Callable[[], Any]]:
         bench.torch.randint(0, count, (rows, 1, PICKED_RECORDS), dtype=bench.torch.int32, device=bench.pool.device)
         for _ in bench.tables
     ]
-    return [lambda pick=pick: module.flash_mla_sparse_fwd(query, records, pick, RECORD**-0.5) for pick in picks]
+    return [partial(module.flash_mla_sparse_fwd, query, records, pick, RECORD**-0.5) for pick in picks]
 
 
 def _row_bytes(table: plan.Table) -> int:
@@ -201,15 +197,14 @@ def find(pool: Pool, memory: Any, *, tokens: int, most: int, units: int) -> Foun
         torch = importlib.import_module("torch")
     except ImportError:
         return Found((), {}, tuple(f"{name}: absent (needs torch)" for name in dict.fromkeys(o.name for o in OFFERS)))
+    tokens = min(tokens, pool.tensor_pages // ROWS * plan.PAGE_TOKENS)
     order = plan.contiguous(pool.tensor_pages)
-    tables = plan.rotation(order, [tokens] * ROWS, tensors=pool.tensors, most=most) if _fits(pool, tokens) else []
+    tables = plan.rotation(order, [tokens] * ROWS, tensors=pool.tensors, most=most)
     works, ready, absent = [], {}, []
     for offer in OFFERS:
         try:
             module = importlib.import_module(offer.module)
             getattr(module, offer.function)
-            if not tables:
-                raise ValueError("the pool is too small")
             bench = Bench(torch, torch.from_dlpack(memory), tables, units)
             if bench.pool.device.type == "cuda":
                 torch.cuda.set_device(bench.pool.device)
@@ -226,10 +221,6 @@ def find(pool: Pool, memory: Any, *, tokens: int, most: int, units: int) -> Foun
             works.append(work)
             ready[work.key] = one
     return Found(tuple(works), ready, tuple(dict.fromkeys(absent)))
-
-
-def _fits(pool: Pool, tokens: int) -> bool:
-    return ROWS * plan.pages_of(tokens) <= pool.tensor_pages
 
 
 def _work(offer: Offer, tables: Sequence[plan.Table]) -> Work:

@@ -74,6 +74,7 @@ def decode_table(fit: DecodeFit, engine: str) -> dict[str, Any]:
         {
             "batches": fit.batches.astype(int).tolist(),
             "tokens": list(nodes),
+            "falls": fit.module == "sparse_mla_kernel",
             "labels": list(map(str, fit.labels)),
             "floor_folds": folds(floor),
             "gather_tenths": {

@@ -150,7 +150,7 @@ def layers(*, name: ModelName, asked: Asked) -> None:
     write(layers_text(*layer_question(asked, name), asked.format))
 
 
-Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
+Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
 
 
 def models(*, format: Format = "table") -> None:  # noqa: A002 - the option's name

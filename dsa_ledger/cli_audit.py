@@ -40,7 +40,7 @@ MeasuredFile = Annotated[
     typer.Option("--measured", metavar="CSV", help="Measured layer times (CSV, also .gz) for the kernel tables."),
 ]
 Published = Annotated[bool, typer.Option("--published", help="Published step times and speed-ups beside the tables'.")]
-Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
+Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
 
 
 def validate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from calib.run import Backend
 
 INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
-ACTIONS = ("list", "show", "compare", "merge", "export")
+ACTIONS = ("list", "show", "compare", "merge", "export", "import-aiconfigurator")
 
 DeviceName = Annotated[str, typer.Option("--device", help="gpu, gpu:N, cpu, cpu:torch or cpu:numpy.")]
 Quick = Annotated[bool, typer.Option("--quick", help="At most 20 s instead of 90.")]
@@ -34,9 +35,12 @@ DumpedTable = Annotated[
     Path | None, typer.Option("--block-table", metavar="FILE.npy", help="Replay a real server's block table.")
 ]
 ProgressFile = Annotated[Path | None, typer.Option("--progress-file", hidden=True)]  # --all-gpus looks at it
-Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md", help="How to print.")]
+Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
 Action = Annotated[str, typer.Argument(metavar="ACTION", help=f"{', '.join(ACTIONS)}.")]
-Files = Annotated[list[str] | None, typer.Argument(metavar="FILE...", help="Profiles, or stems of built-in ones.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE...", help="Profiles, stems of built-in ones, or the folder to import."),
+]
 
 
 def calibrate(
@@ -59,18 +63,15 @@ def calibrate(
             _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
             return
         _need("numpy", "numpy; pip install 'dsa-ledger[calibrate]'")
+        from calib.all_gpus import tell_by_file
         from calib.run import Plan
         from calib.run import calibrate as profile_of
         from dsa_ledger.render.profiles import progress_bar
 
         asked = Plan(quick=quick, free_fraction=fraction, one_span=one_span, block_table=block_table)
         backend = _backend(device)
-        with progress_bar(shown=sys.stderr.isatty()) as progress:
-            if progress_file is not None:
-                from calib.all_gpus import tell_by_file
-
-                progress = tell_by_file(progress_file)
-            profile = profile_of(backend, asked, progress)
+        with progress_bar(shown=sys.stderr.isatty()) as bar:
+            profile = profile_of(backend, asked, tell_by_file(progress_file) if progress_file else bar)
     except KeyboardInterrupt:
         complain("", ["interrupted: nothing was written"])
         raise typer.Exit(INTERRUPTED) from None
@@ -88,13 +89,14 @@ def profiles(
     out: Out = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """List, show, compare, merge or export profiles of measured boxes."""
+    """List, show, compare, merge or export profiles of measured boxes; import public layer times as priors."""
     check_format(format)
     given = files or []
     if action not in ACTIONS:
         raise BadInput([Fault("action", action, nearest(action, ACTIONS))])
     _need("numpy", "numpy; pip install 'dsa-ledger[calibrate]'")
-    {"list": _list, "show": _show, "compare": _compare, "merge": _merge, "export": _export}[action](given, out, format)
+    act = {"list": _list, "show": _show, "compare": _compare, "merge": _merge, "export": _export}
+    act.get(action, _import)(given, out, format)
 
 
 def _list(given: list[str], _: Path | None, form: str) -> None:
@@ -176,6 +178,34 @@ def _export(given: list[str], out: Path | None, form: str) -> None:
         out.write_text(text, encoding="utf-8")
 
 
+def _import(given: list[str], out: Path | None, form: str) -> None:
+    """Turn aiconfigurator's tables into the CSV of layer times, and say what they hold."""
+    from calib import aiconfigurator
+    from dsa_ledger.render.profiles import json_text, page_text
+
+    if len(given) != 1:
+        raise BadInput([Fault("files", given, "one folder with aiconfigurator's tables")])
+    _check_out(out)
+    found = aiconfigurator.read_folder(Path(given[0]))
+    if out is not None:
+        complain(
+            "written: ", [str(aiconfigurator.save_csv(found.rows, out / "layers.csv.gz" if out.is_dir() else out))]
+        )
+    rows, bands = aiconfigurator.summary_rows(found), aiconfigurator.band_rows(found)
+    if form == "json":
+        write(json_text({"groups": rows, "topk_band": bands, "left_out": found.left_out}))
+        return
+    if form == "csv":
+        write(aiconfigurator.csv_text(found.rows))
+        return
+    reasons = [{"reason": reason, "rows": count} for reason, count in sorted(found.left_out.items())]
+    parts = (("Rows", rows), ("Top-k of one row, scores separated to tied", bands), ("Left out", reasons))
+    said = [
+        "means of warm replays over contiguous pages with tied scores, no spread: priors, not measurements of yours"
+    ]
+    write(page_text("Layer times of aiconfigurator", [part for part in parts if part[1]], said, form))
+
+
 def _print_profile(profile: Profile, form: str) -> None:
     from calib import report
     from dsa_ledger.render import rows_text
@@ -248,9 +278,11 @@ def _peak_bytes_per_s(driver_name: str) -> float | None:
 
 
 def _check_out(out: Path | None) -> None:
-    """Refuse, before anything is measured, a place that does not exist."""
+    """Refuse, before anything is measured, a place that does not exist or cannot be written."""
     if out is not None and not out.is_dir() and not out.absolute().parent.is_dir():
         raise BadInput([Fault("out", str(out), "a folder that exists, or a file in one")])
+    if out is not None and not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
+        raise BadInput([Fault("out", str(out), "a place that can be written")])
 
 
 def _need(package: str, what: str) -> None:

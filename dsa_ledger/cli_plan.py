@@ -36,6 +36,7 @@ Formats = Annotated[
     str, typer.Option("--kv-dtypes", metavar="WORD,...", help="KV formats to rank; default the scenario's; any.")
 ]
 Goal = Annotated[str, typer.Option("--goal", metavar="requests|context|step|gpus", help="What to rank by.")]
+MaxStep = Annotated[str, typer.Option("--max-step-time", metavar="TIME", help="Longest step, such as '25 ms'.")]
 Trace = Annotated[
     str, typer.Option("--workload", metavar="FILE.csv", help="Requests: prompt, output, and cached or weight columns.")
 ]
@@ -70,6 +71,7 @@ def plan(
     kv_dtypes: Formats = "",
     goal: Goal = "",
     top: Top = 10,
+    max_step_time: MaxStep = "",
     workload: Trace = "",
     skip_bad: SkipBad = False,
     shared_prefix: SharedPrefix = 0,
@@ -84,7 +86,7 @@ def plan(
     from dsa_ledger.plan.question import Question
 
     scenario = _asked_scenario(asked, log)
-    question = Question(machines, engines, kv_dtypes, goal, top)
+    question = Question(machines, engines, kv_dtypes, goal, top, max_step_time)
     wanted = {"largest_context": largest_context, "max_concurrency": max_concurrency, "safe_chunk": safe_chunk}
     try:
         if any(wanted.values()):

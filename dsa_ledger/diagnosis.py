@@ -216,7 +216,7 @@ def _by_engine(scenario: Scenario, far: Ledger, span: Span, whole: float) -> lis
                 for at, of in ((span.short, first), (span.long, last))
             ]
             tied = layers * (last.topk_s + last.gather_s - first.topk_s - first.gather_s + scanned[1] - scanned[0])
-            separated = tied - layers * last.topk_saved_s
+            separated = tied - layers * (last.topk_saved_s - first.topk_saved_s)
             rows.append(
                 {
                     "engine": engine,

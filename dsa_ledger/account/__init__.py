@@ -66,8 +66,7 @@ def capacity(scenario: Scenario) -> Ledger:
 
     Each entry in it is the one `estimate` posts. Raises as `estimate` does.
     """
-    plan, base = still(scenario)
-    ledger = base.copy()
+    plan, ledger = _worked_out(scenario)  # a search asks each deployment once: keeping it would be in vain
     check_load(scenario, plan.model)
     if scenario.load.context is not None:
         post_requests(ledger, plan, scenario.load)
@@ -99,7 +98,11 @@ def still(scenario: Scenario) -> tuple[Deployment, Ledger]:
 @lru_cache(maxsize=64)
 def _deployment(scenario_text: str) -> tuple[Deployment, Ledger]:
     """Return everything that does not depend on the load; a sweep over loads pays for it once."""
-    plan = deploy(Scenario.model_validate_json(scenario_text))
+    return _worked_out(Scenario.model_validate_json(scenario_text))
+
+
+def _worked_out(scenario: Scenario) -> tuple[Deployment, Ledger]:
+    plan = deploy(scenario)
     ledger = _weights(plan.build).copy()
     for sentence in plan.warnings:
         ledger.warn(sentence)

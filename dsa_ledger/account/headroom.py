@@ -70,8 +70,11 @@ def post_headroom(ledger: Ledger, plan: Deployment) -> None:
 
 
 def post_prefill_headroom(ledger: Ledger, plan: Deployment) -> None:
-    """Post what is left while a rank prefills a full chunk whose last row sees the whole context."""
-    if f"{plan.stages[0].prefix}memory.headroom_bytes" not in ledger:
+    """Post what is left while a rank prefills a full chunk whose last row sees the whole context.
+
+    How the logits of pooled keys are cut is not known, so nothing is said of them.
+    """
+    if f"{plan.stages[0].prefix}memory.headroom_bytes" not in ledger or plan.caches.index_k.tokens_per_state > 1:
         return
     if "limits.chunk_tokens" not in ledger:
         ledger.fact("limits.chunk_tokens", Unit.TOKENS, plan.prefill.chunk_tokens)

@@ -272,9 +272,7 @@ def _post_tokens(ledger: Ledger, scenario: Scenario) -> None:
     if scenario.draft.steps and accepted is None:
         ledger.warn("tokens per second need the mean tokens kept per step when drafts are on: --accepted X")
         return
-    ledger.given(
-        "draft.accepted", 1.0 if accepted is None else accepted, Unit.COUNT, scenario_source("draft.accepted")
-    )
+    ledger.given("draft.accepted", 1.0 if accepted is None else accepted, Unit.COUNT, scenario_source("draft.accepted"))
     ledger.given("load.one_request", 1, Unit.REQUESTS, scenario_source("one request"))
     for key, requests in (("time.tokens_per_s", "load.batch"), ("time.tokens_per_s_per_request", "load.one_request")):
         for end, step in (("", "time.step_s"), ("_low", "time.step_high_s"), ("_high", "time.step_low_s")):

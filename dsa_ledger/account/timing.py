@@ -8,6 +8,7 @@ from dsa_ledger.account.box import FRAGMENTED, Rates, post_pages
 from dsa_ledger.account.model import config_source
 from dsa_ledger.account.prefill_time import post_prefill_time
 from dsa_ledger.account.step_time import post_rates, post_step_time
+from dsa_ledger.account.time_range import post_range
 from dsa_ledger.formulas import timing as formulas
 from dsa_ledger.ledger import Source
 from dsa_ledger.timing.by_load import each_load
@@ -59,7 +60,7 @@ def shape_of(model: Model) -> Shape:
 
 
 def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any) -> None:
-    """Post what the step's bytes and layers take; without a kernel table only the floors."""
+    """Post what the step's bytes and layers take; without a kernel table a range."""
     post_pages(ledger, scenario)
     _post_rates_of_bytes(ledger, plan)
     wanted = wanted_series(plan)
@@ -84,9 +85,10 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any)
             )
     else:
         ledger.warn(
-            f"no kernel table of {release.engine} serves {plan.gpu.name}: only floors of time are given, and a "
-            "measured step cannot be carried to another context"
+            f"no kernel table of {release.engine} serves {plan.gpu.name}: a range of the attention layers is given, no "
+            "single number, and a measured step cannot be carried to another context"
         )
+        post_range(ledger, plan, machine, wanted)
     post_step_time(ledger, plan, has_layers=times is not None)
     if times is not None:
         post_rates(ledger, plan, scenario, machine, wanted, rates=rates)

@@ -141,7 +141,8 @@ def _sglang_pools(start: RankStart, seen: Seen) -> None:
     if other:
         listed = "; ".join(f"line {pool.line}: {pool.tokens:,} tokens, {pool.size_bytes:,} B" for pool in pools[:6])
         seen.warnings.append(
-            f"rank {str(start.rank) or 'without a tag'} prints pools that contradict each other: {listed}; the first counts"
+            f"rank {str(start.rank) or 'without a tag'} prints pools that contradict each other: {listed}; "
+            "the first counts"
         )
     if seen.target is None or target.tokens < seen.target.tokens:
         seen.target = target

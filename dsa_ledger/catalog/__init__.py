@@ -102,7 +102,12 @@ def load_gpu(name: str) -> Gpu:
     known = _found(name, table)
     if known is None:
         raise bad("gpu", name, f"no path and no GPU of the catalog; {nearest(name, table)}")
-    return _checked_gpu({"name": known, **table[known]})
+    return _catalog_gpu(known)
+
+
+@cache
+def _catalog_gpu(known: str) -> Gpu:
+    return _checked_gpu({"name": known, **_table("gpus.json")[known]})
 
 
 def _found(name: str, known: Iterable[str]) -> str | None:

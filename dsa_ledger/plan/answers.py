@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.account import estimate
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.plan.changes import Tried, nearest
 from dsa_ledger.plan.growth import concurrency, first_to_break
 from dsa_ledger.plan.outcome import HEADROOM, PREFILL, Outcome, attempt, changed
@@ -126,7 +126,9 @@ def safe_chunk(scenario: Scenario) -> Answer:
     A forward at the end of the context holds logits of chunk x context, cut to the engine's limit, and activations.
     """
     need_context(scenario)
-    estimate(changed(scenario, limits={"chunked_prefill": CHUNKS[0]}, load={"new_tokens": None}))
+    smallest = estimate(changed(scenario, limits={"chunked_prefill": CHUNKS[0]}, load={"new_tokens": None}))
+    if PREFILL not in smallest:
+        raise NotModelled("safe chunk", scenario.engine.name, "weights or logits of this model are not modelled")
     outcomes = {
         size: attempt(changed(scenario, limits={"chunked_prefill": size}, load={"new_tokens": None})) for size in CHUNKS
     }

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dsa_ledger.account import estimate
 from dsa_ledger.errors import BadInput, NotModelled
-from dsa_ledger.plan.growth import concurrency
+from dsa_ledger.plan.growth import concurrency, step_seconds
 
 if TYPE_CHECKING:
-    from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Scenario
 
+ENDS: tuple[Literal["floor", "low", "high"], ...] = ("floor", "low", "high")
 FIRST, LAST = 10, 20  # 1 Ki to 1 Mi tokens
 
 
@@ -34,12 +34,6 @@ def over_contexts(scenario: Scenario) -> list[Point]:
             ledger = estimate(scenario.model_copy(update={"load": load}))
         except (BadInput, NotModelled):
             continue
-        times = [_time(ledger, f"time.step_{end}_s") for end in ("floor", "low", "high")]
-        found.append(Point(1 << power, concurrency(ledger), *times))
+        floor, low, high = (step_seconds(ledger, end) for end in ENDS)
+        found.append(Point(1 << power, concurrency(ledger), floor, low, high))
     return found
-
-
-def _time(ledger: Ledger, key: str) -> float | None:
-    if "time.step_s" in ledger and key != "time.step_floor_s":
-        return float(ledger["time.step_s"])
-    return float(ledger[key]) if key in ledger else None

@@ -10,7 +10,7 @@ from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.errors import BadInput, Fault, Faults
 from dsa_ledger.formulas import demand as formulas
 from dsa_ledger.plan.answers import need_context
-from dsa_ledger.plan.growth import concurrency
+from dsa_ledger.plan.growth import concurrency, step_seconds
 
 if TYPE_CHECKING:
     from dsa_ledger.ledger import Ledger
@@ -104,11 +104,8 @@ def _tokens_per_step(scenario: Scenario) -> tuple[float | None, tuple[str, ...]]
 
 def _times(ledger: Ledger) -> tuple[float, float] | None:
     """Return both ends of the step time, alike where it is one figure; None where it is not modelled."""
-    if "time.step_s" in ledger:
-        return float(ledger["time.step_s"]), float(ledger["time.step_s"])
-    if "time.step_low_s" in ledger and "time.step_high_s" in ledger:
-        return float(ledger["time.step_low_s"]), float(ledger["time.step_high_s"])
-    return None
+    low, high = step_seconds(ledger, "low"), step_seconds(ledger, "high")
+    return None if low is None or high is None else (low, high)
 
 
 def _end(wish: Wish, gpus: int, batch: int, kept: float, step_s: float) -> End:

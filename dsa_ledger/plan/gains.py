@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.account import estimate
 from dsa_ledger.plan.changes import Change, Near, changes
-from dsa_ledger.plan.growth import concurrency, running_cap
+from dsa_ledger.plan.growth import concurrency, running_cap, step_seconds
 from dsa_ledger.plan.outcome import Outcome, attempt, changed
 
 if TYPE_CHECKING:
@@ -88,11 +88,8 @@ def figures(outcome: Outcome) -> Figures:
     ledger = outcome.ledger
     if ledger is None:
         raise ValueError(outcome.reason)
-    times = [outcome.value(key) for key in ("time.step_low_s", "time.step_high_s")]
-    if outcome.value("time.step_s") is not None:
-        times = [outcome.value("time.step_s")] * 2
-    starts = int(ledger["pool.system_tokens"])
-    return Figures(starts, concurrency(ledger), *times)
+    ends = step_seconds(ledger, "low"), step_seconds(ledger, "high")
+    return Figures(int(ledger["pool.system_tokens"]), concurrency(ledger), *ends)
 
 
 def _caps(scenario: Scenario) -> Iterator[Change]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dsa_ledger.formulas.helpers import quotient
 from dsa_ledger.plan.outcome import HEADROOM, PREFILL
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from dsa_ledger.plan.outcome import Outcome
 
 RUNNING = ("workspace.running_requests", "limits.sequences")
+
+
+def step_seconds(ledger: Ledger, end: Literal["floor", "low", "high"]) -> float | None:
+    """Return one end of a whole step's time [s], None where it is not modelled.
+
+    A batch passes all pipeline stages one after the other: the stages' own times are added up, hops not counted.
+    """
+    if end != "floor" and "time.step_s" in ledger:
+        return float(ledger["time.step_s"])
+    key = f"time.step_{end}_s"
+    stages = [float(ledger[name]) for name in ledger.entries if name.startswith("stage[") and name.endswith(f"].{key}")]
+    if stages:
+        return sum(stages)
+    return float(ledger[key]) if key in ledger else None
 
 
 class Limit(NamedTuple):

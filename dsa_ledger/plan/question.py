@@ -12,6 +12,7 @@ from dsa_ledger.errors import Faults, nearest
 from dsa_ledger.matrix import engines_named
 from dsa_ledger.plan.ranking import FORMATS, GOALS, MOST_GPUS, Goal, Machine, Ranking, gpu_name, rank, smallest_machines
 from dsa_ledger.schema import Engine
+from dsa_ledger.units import UnitError, parse_seconds
 
 if TYPE_CHECKING:
     from dsa_ledger.schema import Scenario
@@ -29,15 +30,17 @@ class Question(NamedTuple):
     kv_dtypes: str = ""
     goal: str = ""
     top: int = 10
+    max_step_time: str = ""
 
     def ranking(self, scenario: Scenario) -> Ranking:
         """Return the ranking (BadInput with every fault, NotModelled)."""
         faults = Faults()
         machines = self._machines(scenario, faults)
         goal = self._goal(scenario, faults)
+        most_step_s = self._seconds(scenario, faults)
         engines, formats = self._engines(scenario, faults), self._formats(scenario)
         faults.stop_if_any()
-        return rank(scenario, machines, engines, formats, goal, top=self.top)
+        return rank(scenario, machines, engines, formats, goal, top=self.top, most_step_s=most_step_s)
 
     def smallest(self, scenario: Scenario) -> list[Ranking]:
         """Return for each kind of GPU asked the fewest that hold the load (BadInput)."""
@@ -84,6 +87,20 @@ class Question(NamedTuple):
             not needs, "load.context (--context)", None, f"the tokens of one request, for --goal {self.goal}"
         )
         return hit or own
+
+    def _seconds(self, scenario: Scenario, faults: Faults) -> float | None:
+        """Return the longest step time asked [s], or None."""
+        if not self.max_step_time:
+            return None
+        try:
+            seconds = parse_seconds(self.max_step_time)
+        except UnitError as wrong:
+            faults.add("--max-step-time", self.max_step_time, str(wrong))
+            return None
+        faults.require(seconds > 0, "--max-step-time", self.max_step_time, "a time above 0, such as '25 ms'")
+        needs = scenario.load.context is None
+        faults.require(not needs, "load.context (--context)", None, "the tokens of one request, for --max-step-time")
+        return seconds
 
     def _engines(self, scenario: Scenario, faults: Faults) -> list[Engine]:
         if not self.engines.strip():

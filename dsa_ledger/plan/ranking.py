@@ -11,7 +11,7 @@ from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.matrix import WORDS
 from dsa_ledger.plan.answers import need_context
-from dsa_ledger.plan.growth import concurrency, first_to_break
+from dsa_ledger.plan.growth import concurrency, first_to_break, step_seconds
 from dsa_ledger.plan.layouts import Layout, layouts, powers, whole_experts
 from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL, Outcome, attempt, changed
 from dsa_ledger.schema import Load, Observed
@@ -26,7 +26,6 @@ GOALS: tuple[Goal, ...] = get_args(Goal)
 MOST_GPUS = 64
 MOST_WHOLE = 32
 FORMATS = ("auto", "bf16", "fp8", "fp8_ds_mla", "nvfp4")
-STEP_LOW, STEP_HIGH, STEP = "time.step_low_s", "time.step_high_s", "time.step_s"
 
 
 class Machine(NamedTuple):
@@ -60,20 +59,20 @@ class Deployment:
         """Return the GPUs of one server."""
         return self.layout.ranks
 
-    def seconds(self, key: str) -> float | None:
-        """Return a step time of the ledger, or None where none is modelled."""
-        value = self.outcome.value(key)
-        return None if value is None else float(value)
-
     @property
     def pessimistic_s(self) -> float | None:
         """Return the step time's upper end [s], or None where none is modelled."""
-        return next((found for key in (STEP, STEP_HIGH) if (found := self.seconds(key)) is not None), None)
+        return None if self.outcome.ledger is None else step_seconds(self.outcome.ledger, "high")
+
+    @property
+    def least_step_s(self) -> float | None:
+        """Return the step time's lower end [s], or None where none is modelled."""
+        return None if self.outcome.ledger is None else step_seconds(self.outcome.ledger, "low")
 
     @property
     def time_is_certain(self) -> bool:
         """Tell whether the step time is one figure, not an interval and not missing."""
-        return self.seconds(STEP) is not None
+        return self.pessimistic_s is not None and self.pessimistic_s == self.least_step_s
 
     @property
     def breaks(self) -> str:
@@ -92,6 +91,8 @@ class Ranking:
     best: tuple[Deployment, ...]
     refused: tuple[tuple[str, int], ...]
     near_misses: tuple[Deployment, ...]
+    most_step_s: float | None = None
+    too_slow: tuple[Deployment, ...] = ()
 
 
 def rank(
@@ -102,27 +103,41 @@ def rank(
     goal: Goal,
     *,
     top: int = 10,
+    most_step_s: float | None = None,
 ) -> Ranking:
     """Return the ranking; the load asked is that of all servers together (BadInput, NotModelled where none answers).
 
-    The first `top` deployments carry whole ledgers, the others what decides whether they fit.
+    The first `top` deployments carry whole ledgers, the others what decides whether they fit. With a longest step time
+    only those are left out that are slower at the lower end already; the sure ones come first, the unknown ones last.
     """
     found = list(_tried(scenario, machines, engines, formats))
     fits = [one for one in found if one.outcome.fits]
-    if goal == "step":
+    if goal == "step" or most_step_s is not None:
         fits = [_whole(one) for one in fits]
+    slow = [one for one in fits if most_step_s is not None and (one.least_step_s or 0.0) > most_step_s]
+    fits = [one for one in fits if one not in slow]
     short = [one for one in found if one.outcome.ledger is not None and not one.outcome.fits]
     refused = Counter(_short_reason(one.outcome.reason) for one in found if one.outcome.ledger is None)
     if found and len(refused) and not fits and not short:
         _raise_all_refused(found)
     if goal == "step" and not any(one.pessimistic_s is not None for one in fits) and fits:
         raise NotModelled("step time", fits[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
-    best = sorted(fits, key=lambda one: order(one, goal))
+    best = sorted(fits, key=lambda one: order(one, goal, most_step_s))
     # The step time breaks ties, so a few more than are shown are worked out whole before the last sort.
     first = max(top, MOST_WHOLE) if top else 0
-    best[:first] = sorted((_whole(one) for one in best[:first]), key=lambda one: order(one, goal))
+    best[:first] = sorted((_whole(one) for one in best[:first]), key=lambda one: order(one, goal, most_step_s))
     short.sort(key=_missing_share)
-    return Ranking(scenario, goal, tuple(machines), len(found), tuple(best), tuple(refused.most_common()), tuple(short))
+    return Ranking(
+        scenario,
+        goal,
+        tuple(machines),
+        len(found),
+        tuple(best),
+        tuple(refused.most_common()),
+        tuple(short),
+        most_step_s,
+        tuple(sorted(slow, key=lambda one: one.least_step_s or 0.0)),
+    )
 
 
 def _whole(one: Deployment) -> Deployment:
@@ -219,20 +234,21 @@ def smallest_machines(
     return rankings
 
 
-def order(one: Deployment, goal: Goal) -> tuple[Any, ...]:
+def order(one: Deployment, goal: Goal, most_step_s: float | None = None) -> tuple[Any, ...]:
     """Return a deployment's sort key: the goal first, then what people ask next; no step time ranks after any."""
     worst = one.pessimistic_s
     step = (worst is None, worst or 0.0)
+    sure = 0 if most_step_s is None else 2 if worst is None else int(worst > most_step_s)
     headroom = min(int(one.outcome.value(key) or 0) for key in (HEADROOM, PREFILL))
     short = headroom < 0  # it would run out of memory outside the pool: behind all that would not
     tie = (one.gpus, one.layout.sharding.pp, one.layout.sharding.dcp, -headroom)
     if goal == "context":
-        return (short, -one.longest, -one.requests, *tie)
+        return (sure, short, -one.longest, -one.requests, *tie)
     if goal == "step":
-        return (short, *step, -one.requests, *tie)
+        return (sure, short, *step, -one.requests, *tie)
     if goal == "gpus":
-        return (short, one.machine.gpus, one.gpus, -one.requests, *tie)
-    return (short, -one.requests, *step, -one.longest, *tie)
+        return (sure, short, one.machine.gpus, one.gpus, -one.requests, *tie)
+    return (sure, short, -one.requests, *step, -one.longest, *tie)
 
 
 def _missing_share(one: Deployment) -> float:

@@ -31,6 +31,8 @@ def ranking_text(ranking: Ranking, form: str, top: int) -> str:
             "tried": ranking.tried,
             "fit": len(ranking.best),
             "do_not_fit": len(ranking.near_misses),
+            "most_step_s": ranking.most_step_s,
+            "too_slow": len(ranking.too_slow),
             "refused": [{"reason": reason, "layouts": count} for reason, count in ranking.refused],
             "near_misses": [deployment_record(one) for one in ranking.near_misses[:top]],
         }
@@ -73,9 +75,11 @@ def asked(ranking: Ranking) -> str:
 def counted(ranking: Ranking) -> str:
     """Return how many deployments were tried and what became of them."""
     refused = sum(count for _, count in ranking.refused)
+    limit = "" if ranking.most_step_s is None else brief(ranking.most_step_s, Unit.SECONDS)
+    slow = f", {len(ranking.too_slow):,} are slower than {limit} for sure" if limit else ""
     return (
         f"{ranking.tried:,} deployments tried: {len(ranking.best):,} fit, {len(ranking.near_misses):,} do not, "
-        f"{refused:,} are refused"
+        f"{refused:,} are refused{slow}"
     )
 
 
@@ -113,7 +117,7 @@ def step_text(one: Deployment) -> str:
     worst = one.pessimistic_s
     if worst is None:
         return "-"
-    low = one.seconds("time.step_low_s")
+    low = one.least_step_s
     if one.time_is_certain or low is None:
         return brief(worst, Unit.SECONDS)
     return f"~{brief(low, Unit.SECONDS).partition(' ')[0]}-{brief(worst, Unit.SECONDS)}"
@@ -134,7 +138,7 @@ def deployment_record(one: Deployment) -> dict[str, Any]:
         "longest_request_tokens": one.longest,
         "is_upper_bound": one.outcome.is_bound,
         **figures(one.outcome),
-        "step_low_s": one.seconds("time.step_low_s"),
+        "step_low_s": one.least_step_s,
         "step_high_s": one.pessimistic_s,
         "step_is_certain": one.time_is_certain,
         "first_to_break": one.breaks,
@@ -146,6 +150,8 @@ def deployment_record(one: Deployment) -> dict[str, Any]:
 
 def _misses(ranking: Ranking) -> Iterator[str]:
     yield "nothing fits; nearest:"
+    for one in ranking.too_slow[:SHOWN_COMMANDS]:
+        yield from wrapped(f"  too slow: {place_text(one)}: {step_text(one)}", "    ")
     for one in ranking.near_misses[:SHOWN_COMMANDS]:
         name = f"{one.outcome.scenario.engine.name}@{one.outcome.scenario.engine.version}"
         yield from wrapped(

@@ -68,6 +68,9 @@ def growth(table: dict[str, Any], kind: str, batch: float, tokens: float) -> flo
     def of_batch(index: int) -> float:
         return between(place, nodes, rows[index].__getitem__)
 
+    last = table["batches"][-1]
+    if batch > last:  # in proportion: the last slope of each length would let a longer one cost less
+        return float(max(of_batch(len(table["batches"]) - 1), 0.0) * batch / last)
     return max(between(batch, table["batches"], of_batch), 0.0)
 
 
@@ -127,12 +130,17 @@ def _distance(label: str, wanted: Wanted) -> tuple[bool, bool, bool, float]:
 
 def decode(table: dict[str, Any], wanted: Wanted, batch: float, tokens: float, *, indexer: bool) -> Layer:
     """Return the decode time of a layer or kernel, as graph replays ran it."""
+    tokens = max(tokens, table["tokens"][0])
     below = growth(table, wanted.kind, batch, min(tokens, TOPK - 1))
     whole = growth(table, wanted.kind, batch, tokens)
     start = floor(table["floor"], table["batches"], wanted, batch, indexer=indexer)
-    # Fewer heads may gather less than the usual ones; a layer never takes less than at its shortest context.
-    gathered = max(below + extra_gather(table, wanted.kind, wanted.heads, batch, tokens), 0.0)
-    return Layer(start, gathered, whole - below)
+    gathered = below + extra_gather(table, wanted.kind, wanted.heads, batch, tokens)
+    # Some heads gather less than the usual ones; a layer never takes less than at a shorter context (one kernel does).
+    for node in () if table.get("falls") else table["tokens"]:
+        if node < min(tokens, TOPK):
+            usual = growth(table, wanted.kind, batch, node)
+            gathered = max(gathered, usual + extra_gather(table, wanted.kind, wanted.heads, batch, node))
+    return Layer(start, max(gathered, 0.0), whole - below)
 
 
 def eager(table: dict[str, Any], wanted: Wanted, batch: float) -> float:

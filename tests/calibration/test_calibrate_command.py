@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -116,6 +117,13 @@ def test_bad_input_is_one_line_and_exit_code_2(command, arguments, said):
     assert shown == ""
     assert said in complaint
     assert len(complaint.splitlines()) == 1
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(command, monkeypatch, tmp_path):
+    monkeypatch.setattr("os.access", lambda _, mode, **__: mode != os.W_OK)  # root may write anywhere
+    code, shown, complaint = command("calibrate", "--device", "cpu", "--out", tmp_path)
+    assert (code, shown) == (2, "")
+    assert complaint == f"bad input: out: {str(tmp_path)!r}: a place that can be written\n"
 
 
 def test_a_missing_package_names_the_extra(command, monkeypatch):
@@ -276,16 +284,22 @@ def test_an_interrupt_ends_every_process(monkeypatch, boxes, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subprocess, "Popen", noting)
-    monkeypatch.setattr(time, "sleep", interrupted)
+    monkeypatch.setattr(all_gpus, "_far", interrupted)
     with pytest.raises(KeyboardInterrupt):
         all_gpus.calibrate_all(2, [], tmp_path)
     assert [process.poll() is not None for process in started] == [True, True]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_calibrating_all_needs_a_folder(tmp_path):
+def test_calibrating_all_needs_a_folder_that_can_be_written(monkeypatch, tmp_path):
+    def refuses(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
     with pytest.raises(BadInput, match="a folder that exists"):
         all_gpus.calibrate_all(1, [], tmp_path / "absent")
+    monkeypatch.setattr("tempfile.TemporaryDirectory", refuses)
+    with pytest.raises(BadInput, match="can be written: Permission denied"):
+        all_gpus.calibrate_all(1, [], tmp_path)
 
 
 LOADED = """

@@ -166,6 +166,16 @@ def test_a_shared_gpu_is_refused(device, monkeypatch, gpu, said):
         module.DeviceBackend(0, lambda _: None)
 
 
+def test_a_temporary_folder_that_cannot_be_written_is_one_line(device, monkeypatch):
+    def refuses() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    module, _ = device()
+    monkeypatch.setattr("tempfile.TemporaryDirectory", refuses)
+    with pytest.raises(BadInput, match=r"TMPDIR: .*: a folder that can be written: No usable temporary directory"):
+        module.DeviceBackend(0, lambda _: None)
+
+
 def test_an_older_gpu_is_refused(device):
     module, fake = device()
     fake.properties["major"] = 8

@@ -199,7 +199,7 @@ def test_the_extents_that_ship_run_on_a_made_up_box():
 
 def test_the_page_of_results_shows_run_length_grid_and_samples(profile):
     sections = dict(report.sections(profile))
-    assert list(sections) == ["Fits", "Page order", "Batch and length", "Cases"]
+    assert list(sections) == ["Fits", "Page order", "Batch and length", "Cases", "Not timed"]
     by_name = {row["name"]: row for row in sections["Page order"]}
     assert by_name["contiguous"]["ratio"] == "1.000"
     assert float(by_name["runs-1"]["ratio"]) == pytest.approx(1 / 1.25, rel=0.01)

@@ -158,3 +158,13 @@ def test_a_change_that_drops_an_observed_figure_rests_on_priors():
     kept = {tried.change.name: tried.change.scenario.observed.kv_bytes for tried in answer.changes}
     assert kept["--dcp 4 --engine vllm@0.29.0"] == round(25.94 * GIB)
     assert kept["--tp 16"] is None
+
+
+def test_a_chunk_of_a_model_whose_weights_are_not_known_is_not_modelled():
+    one = scenario(
+        model="zai-org/GLM-5.3-Flash", engine="sglang@0.5.23", kv_dtype="bf16", observed={"kv_bytes": "40 GiB"},
+        load={"context": 100_000},
+    )  # fmt: skip
+    with pytest.raises(NotModelled, match="safe chunk"):
+        safe_chunk(one)
+    assert max_concurrency(one).value > 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -75,3 +77,21 @@ def test_bad_options_are_told_together(run):
     code, out, err = run(*MILLION, "--goal", "speed", "--machines", "8xH300")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "free_of"),
+    [
+        (["plan", *MILLION, "--largest-context"], {"rich", "numpy", "torch"}),
+        (["plan", "glm52-8xh200-fp8", "--machines", "8xH200", "--format", "html"], {"rich", "numpy", "torch"}),
+        (["sweep", "glm52-8xh200-fp8", "--over", "context=9000", "--format", "csv"], {"rich", "torch", "pyarrow"}),
+    ],
+)
+def test_nothing_heavy_is_loaded_that_is_not_needed(arguments, free_of):
+    code = (
+        "import atexit, json, sys; atexit.register(lambda: print('LOADED' + json.dumps(sorted(sys.modules)), "
+        f"file=sys.stderr)); sys.argv = ['dsa-ledger', *{arguments!r}]; from dsa_ledger.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 3), done.stderr
+    assert set(json.loads(done.stderr.rpartition("LOADED")[2])) & free_of == set()

@@ -103,6 +103,16 @@ def printed(arguments: list[str]) -> str:
     return out.getvalue()
 
 
+def test_a_log_and_the_profiles_have_pages_too(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("[2026-08-14 10:00:01 TP0] KV Cache is allocated. #tokens: 2574848, KV size: 132.43 GB\n")
+    asked = ["--model", "nvidia/GLM-5.2-NVFP4", "--gpu", "GB300", "--tp", "4", "--engine", "sglang@0.5.17"]
+    for arguments in (["audit", str(log), *asked], ["profiles", "list"]):
+        text = printed(arguments)
+        assert text.startswith("<!DOCTYPE html>")
+        assert read(text).tags >= {"html", "body", "h1"}
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, "hostile"])
 def test_a_page_is_self_contained_small_and_well_formed(pages, name):
     text = pages[name].read_text(encoding="utf-8")

@@ -12,7 +12,9 @@ from dsa_ledger import Scenario, estimate
 from dsa_ledger.audit.merge import merge_command
 from dsa_ledger.errors import BadInput, Faults, NotModelled
 from dsa_ledger.plan.launch import command, unsaid
+from dsa_ledger.plan.ranking import Machine, rank
 from dsa_ledger.scenario_file import read, shipped
+from dsa_ledger.schema import Engine
 
 
 def read_back(text: str, whole: Scenario) -> Scenario:
@@ -67,3 +69,20 @@ def test_flags_are_spelled_as_the_release_has_them():
 def test_a_hostile_model_name_is_quoted():
     whole = Scenario.model_validate({"model": "a b; rm -rf $HOME", "gpu": "H200", "engine": "vllm@0.33.0"})
     assert "'a b; rm -rf $HOME'" in command(whole)
+
+
+@pytest.mark.parametrize("engine", ["sglang@0.5.23", "vllm@0.33.0", "tensorrt-llm@1.4.0rc2"])
+def test_every_command_of_a_ranking_comes_back(engine):
+    name, _, version = engine.partition("@")
+    asked = Scenario.model_validate(
+        {"model": "zai-org/GLM-5.3", "gpu": "B200", "engine": engine, "load": {"context": 100_000, "batch": 4}}
+    )
+    ranking = rank(
+        asked, [Machine("B200", 16)], [Engine(name=name, version=version)], ["fp8", "bf16"], "requests", top=0
+    )
+    assert len(ranking.best) > 10
+    for one in ranking.best:
+        whole = one.outcome.scenario
+        back = read_back(command(whole), whole)
+        assert back.sharding == whole.sharding
+        assert figures(back)["pool.tokens"] == one.outcome.value("pool.tokens")

@@ -13,9 +13,10 @@ from dsa_ledger import BadInput, NotModelled, Scenario, estimate
 from dsa_ledger.account import capacity
 from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.ledger import Source
+from dsa_ledger.plan.growth import step_seconds
 from dsa_ledger.plan.layouts import layouts
 from dsa_ledger.plan.question import Question
-from dsa_ledger.plan.ranking import GOALS, Machine, order, rank
+from dsa_ledger.plan.ranking import GOALS, Deployment, Machine, order, rank
 from dsa_ledger.schema import Engine
 from dsa_ledger.units import Unit
 
@@ -100,16 +101,13 @@ def test_an_uncertain_step_time_ranks_by_its_upper_end_and_is_kept():
     found = rank(scenario(), [Machine("H200", 8)], [SGLANG], ["fp8"], "requests")
     one, two, three = found.best[:3]
     prior = Source("prior", "a test", "")
-    for deployment, low, high in ((one, 0.010, 0.050), (two, 0.020, 0.030)):
+    for deployment, ends in ((one, (0.010, 0.050)), (two, (0.020, 0.030)), (three, ())):
         ledger = deployment.outcome.ledger
         assert ledger is not None
-        ledger.entries.pop("time.step_s", None)
-        for key, value in (("time.step_low_s", low), ("time.step_high_s", high)):
-            ledger.entries.pop(key, None)
+        for key in [key for key in ledger.entries if "time.step_" in key]:
+            del ledger.entries[key]
+        for key, value in zip(("time.step_low_s", "time.step_high_s"), ends, strict=False):
             ledger.given(key, value, Unit.SECONDS, prior)
-    assert three.outcome.ledger is not None
-    for key in [key for key in three.outcome.ledger.entries if key.startswith("time.step")]:
-        del three.outcome.ledger.entries[key]
     ordered = sorted([three, one, two], key=lambda deployment: order(deployment, "step"))
     assert ordered == [two, one, three], "20 to 30 ms before 10 to 50 ms, both before none"
     assert not two.time_is_certain
@@ -165,3 +163,31 @@ def test_the_smallest_machine_is_where_half_of_it_does_not_do():
     half = rank(asked, [Machine("H200", count // 2)], [SGLANG], ["fp8_e4m3"], "gpus")
     assert not half.best
     assert replace(half).near_misses
+
+
+def test_a_step_passes_every_pipeline_stage():
+    one = scenario(sharding={"tp": 8, "pp": 2}, load={"context": 50_000, "batch": 4}, gpu="B200")
+    ledger = estimate(one)
+    for end in ("floor", "low", "high"):
+        stages = [ledger[f"stage[{stage}].time.step_{end}_s"] for stage in (0, 1)]
+        assert step_seconds(ledger, end) == sum(stages) > ledger[f"time.step_{end}_s"]
+
+
+def test_a_longest_step_time_leaves_out_only_what_is_slower_for_sure():
+    asked = scenario(load={"context": 100_000, "batch": 4})
+    everything = rank(asked, [Machine("H200", 8)], [SGLANG], ["fp8"], "requests", top=99)
+    ends = sorted((one.least_step_s, one.pessimistic_s) for one in everything.best if one.least_step_s is not None)
+    limit = ends[len(ends) // 2][1]
+    assert limit is not None
+    found = rank(asked, [Machine("H200", 8)], [SGLANG], ["fp8"], "requests", most_step_s=limit)
+    assert {*map(key, found.best), *map(key, found.too_slow)} == set(map(key, everything.best))
+    assert all(one.least_step_s is None or one.least_step_s <= limit for one in found.best)
+    assert all(one.least_step_s is not None and one.least_step_s > limit for one in found.too_slow)
+    sure = [one.pessimistic_s is not None and one.pessimistic_s <= limit for one in found.best]
+    assert sure == sorted(sure, reverse=True), "what is surely fast enough comes first"
+    with pytest.raises(BadInput, match="--max-step-time"):
+        Question("8xH200", max_step_time="3 parsecs").ranking(asked)
+
+
+def key(one: Deployment) -> tuple[Any, ...]:
+    return (one.layout, one.outcome.scenario.kv_dtype)

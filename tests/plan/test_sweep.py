@@ -186,9 +186,10 @@ def test_files_by_suffix(run, tmp_path, suffix):
 
 
 def test_a_swept_field_need_not_be_given_as_well(capsys):
+    base = ["--model", "zai-org/GLM-5.3", "--gpu", "H200", "--tp", "8", "--context-length", "100k", "--format", "csv"]
+    over = ["--over", "engine=sglang@0.5.17,sglang@0.5.23,vllm@0.33.0", "--over", "context=1000"]
     with pytest.raises(SystemExit) as left:
-        main(["sweep", "--model", "zai-org/GLM-5.3", "--gpu", "H200", "--tp", "8", "--context-length", "100k", "--over",
-              "engine=sglang@0.5.17,sglang@0.5.23,vllm@0.33.0", "--over", "context=1000", "--format", "csv"])  # fmt: skip
+        main(["sweep", *base, *over])
     assert left.value.code == 0
     assert [row["verdict"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["fits"] * 3
 
