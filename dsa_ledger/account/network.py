@@ -73,7 +73,9 @@ def _post_stage(scope: Scope, plan: Deployment, *, last: bool) -> None:
             "dcp", network.partial_attention_bytes, source, dcp="sharding.dcp", layers="model.layers",
             local_heads="network.local_heads", kv_lora="config.kv_lora", **tokens,
         )  # fmt: skip
-    if len(plan.stages) > 1 and not last:
+    if len(plan.stages) > 1 and last:
+        scope.given("network.pp_send_bytes", 0, Unit.BYTES_PER_STEP, RING, "the last stage sends no hidden states on")
+    elif len(plan.stages) > 1:
         post("pp_send", network.stage_bytes, RING, element_bytes="network.element_bytes", **wide)
     scope.total("network.step_bytes", RING, kinds, note="logits, sampling and drafts not counted")
     rate = plan.scenario.machine.link_bytes_per_s

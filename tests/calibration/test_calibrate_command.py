@@ -71,10 +71,12 @@ def test_calibrate_writes_a_labelled_profile(command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["box.json"]
 
 
-def test_calibrate_prints_json_and_md(command):
-    code, shown, _ = command("calibrate", "--device", "cpu:numpy", "--quick", "--format", "json")
+def test_calibrate_prints_json_and_md(command, tmp_path):
+    out = tmp_path / "box.json"
+    code, shown, _ = command("calibrate", "--device", "cpu:numpy", "--quick", "--format", "json", "--out", out)
     answer = json.loads(shown)
     assert code == 0
+    assert set(answer["over_copy"]) == {"read", "paged read"}
     assert answer["hardware"]["kind"] == "cpu"
     assert {case["key"].split("/")[0] for case in answer["cases"]} >= {
         "ceiling",
@@ -83,9 +85,10 @@ def test_calibrate_prints_json_and_md(command):
         "scan",
         "gather",
     }
-    code, shown, _ = command("calibrate", "--device", "cpu:numpy", "--quick", "--format", "md")
+    code, shown, _ = command("profiles", "show", out, "--format", "md")  # printed by the same function
     assert shown.startswith("# ")
     assert "## Page order" in shown
+    assert "paged read / copy" in shown
 
 
 def test_quick_takes_at_most_twenty_seconds(tmp_path):
@@ -136,17 +139,22 @@ def test_a_missing_package_names_the_extra(command, monkeypatch):
 
 def test_an_interrupt_leaves_nothing_behind(tmp_path):
     """Ctrl-C while it measures: one line, the shell's exit code, no file."""
+    out, progress = tmp_path / "out", tmp_path / "progress"
+    out.mkdir()
+    words = ["calibrate", "--device", "cpu:numpy", "--out", out, "--progress-file", progress, "--fraction", "0.02"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "dsa_ledger", "calibrate", "--device", "cpu:numpy", "--out", tmp_path],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    time.sleep(3)
-    assert process.poll() is None, "it should still be measuring"
+        [sys.executable, "-m", "dsa_ledger", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not progress.exists():  # its first words: it measures
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     shown, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (shown, said) == ("", "interrupted: nothing was written\n")
-    assert list(tmp_path.iterdir()) == []
+    assert list(out.iterdir()) == []
 
 
 def test_a_dumped_table_is_replayed(command, tmp_path):
