@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 DOES_NOT_FIT = 3
 MOST_JOBS = 1024
+POINTS_TRIED = 50
 
 LargestContext = Annotated[bool, typer.Option("--largest-context", help="Longest context of the running batch.")]
 MaxConcurrency = Annotated[bool, typer.Option("--max-concurrency", help="Most requests of --context on the server.")]
@@ -102,7 +104,9 @@ def plan(
         else:
             fits = _ranking(scenario, question, asked.format)
     except BadInput as bad:
-        raise named(bad, asked) from None
+        own = [fault for fault in bad.faults if fault.path.startswith("--")]  # of this command, not of the scenario
+        others = BadInput(fault for fault in bad.faults if fault not in own)
+        raise BadInput([*own, *named(others, asked).faults]) from None
     complain("warning: ", asked.notes or ())
     if not fits:
         raise typer.Exit(DOES_NOT_FIT)
@@ -200,7 +204,6 @@ def sweep(
     from pathlib import Path
 
     from dsa_ledger import sweep as grids
-    from dsa_ledger.options import scenario_of
     from dsa_ledger.render.sweep import sweep_text, write_file
 
     axes = [grids.axis(text, _option_names()) for text in over or []]
@@ -212,7 +215,7 @@ def sweep(
     goals = [_goal(word.strip()) for word in pareto.split(",") if word.strip()]
     wanted = [key.strip() for key in keys.split(",") if key.strip()] or list(grids.KEYS)
     wanted += [name for name, _ in goals if name not in wanted and name not in {axis.path for axis in axes}]
-    scenario = scenario_of(_with_first(asked, axes))
+    scenario = _any_of(asked, axes)
     found = grids.sweep(scenario, axes, wanted, jobs)
     if goals:
         found = grids.pareto(found, goals)
@@ -240,10 +243,30 @@ def _goal(word: str) -> tuple[str, bool]:
     return name, grows if not way else way == "max"
 
 
-def _with_first(asked: Asked, axes: Sequence[Axis]) -> Asked:
-    """Return the question with the first value of each axis, so that a field swept need not be given as well."""
+def _any_of(asked: Asked, axes: Sequence[Axis]) -> Scenario:
+    """Return the scenario of the first point that is one, so that a swept field need not be given as well.
+
+    BadInput where none of the first points is: what the others say is each row's own reason.
+    """
+    import itertools
+
+    from dsa_ledger.options import scenario_of
+
     paths = {axis.path for axis in axes}
     values = {option: value for option, value in asked.values.items() if option.path not in paths}
-    first = [f"{axis.path}={axis.values[0]}" for axis in axes]
     kept = [text for text in asked.sets if text.partition("=")[0].strip() not in paths]
-    return asked._replace(values=values, sets=[*kept, *first])
+    wrong: BadInput | None = None
+    for point in itertools.islice(itertools.product(*(axis.values for axis in axes)), POINTS_TRIED):
+        put = [f"{axis.path}={json.dumps(value)}" for axis, value in zip(axes, point, strict=True)]
+        try:
+            return scenario_of(asked._replace(values=values, sets=[*kept, *put]))
+        except BadInput as bad:
+            wrong = wrong or bad
+    if wrong is None:
+        raise BadInput([Fault("--over", None, "at least one value")])
+    swept = tuple(f"{path} (--set)" for path in paths)
+    over = (
+        fault._replace(path=fault.path.replace("(--set)", "(--over)")) if fault.path.startswith(swept) else fault
+        for fault in wrong.faults
+    )
+    raise BadInput(over)

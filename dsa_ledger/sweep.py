@@ -81,6 +81,9 @@ def axis(text: str, names: Mapping[str, str]) -> Axis:
     is_field = path in known or path.startswith("model_overrides.")
     faults.require(is_field, "--over", name, f"a scenario field; {nearest(name, [*known, *names])}")
     faults.stop_if_any()
+    if path == "features":  # a list in the scenario: none, one, or several joined by +
+        words = [word.strip() for word in written.split(",")]
+        return Axis(path, tuple([] if word == "none" else word.split("+") for word in words))
     if ":" in written:
         return Axis(path, _range(text, written))
     return Axis(path, tuple(_value(word, counts=path.startswith(("load.", "limits."))) for word in written.split(",")))

@@ -161,8 +161,8 @@ def mix(scenario: Scenario, workload: Workload, shared_prefix: int = 0) -> Mix:
     layer and written in none.
     """
     shortest = min(one.prompt for one in workload.requests)
-    if shared_prefix > shortest:
-        raise BadInput([Fault("--shared-prefix", shared_prefix, f"at most the shortest prompt, {shortest:,} tokens")])
+    if not 0 <= shared_prefix <= shortest:
+        raise BadInput([Fault("--shared-prefix", shared_prefix, f"0 to the shortest prompt, {shortest:,} tokens")])
     longest = max(one.prompt + one.output for one in workload.requests)
     ledger = estimate(_at(scenario, 1))
     page, steps = int(ledger["load.page_tokens"]), int(ledger["draft.steps"])

@@ -74,6 +74,7 @@ class Question(NamedTuple):
             gpus = int(hit[1]) if hit and hit[1] else count
             faults.require(1 <= gpus <= MOST_OF_ONE, "--machines", word, f"1 to {MOST_OF_ONE} GPUs")
             found.append(Machine(name, gpus))
+        faults.require(bool(found), "--machines", self.machines, "at least one, such as 8xH200")
         return found
 
     def _goal(self, scenario: Scenario, faults: Faults) -> Goal:

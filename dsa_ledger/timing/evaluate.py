@@ -6,6 +6,7 @@ Between measured points lines are drawn; beyond them the last slope goes on.
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from math import log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,17 +75,23 @@ def growth(table: dict[str, Any], kind: str, batch: float, tokens: float) -> flo
     return max(between(batch, table["batches"], of_batch), 0.0)
 
 
+@lru_cache(maxsize=256)
+def _gathering_heads(labels: tuple[str, ...], kind: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the head counts that have a gather row of a kind, in order, and the labels of their rows."""
+    found = sorted((int(label.split()[-1]), label) for label in labels if label.split()[0] == kind)
+    return tuple(heads for heads, _ in found), tuple(label for _, label in found)
+
+
 def extra_gather(table: dict[str, Any], kind: str, heads: int, batch: float, tokens: float) -> float:
     """Return what so many heads gather more than the usual ones [us]."""
-    mine = {int(key.split()[-1]): row for key, row in table["gather"].items() if key.split()[0] == kind}
-    if not mine:
+    known, labels = _gathering_heads(tuple(table["gather"]), kind)
+    if not known:
         return 0.0
-    known = sorted(mine)
     batches = table["batches"]
     place = min(max(heads, known[0]), known[-1])
 
     def of_heads(index: int) -> float:
-        return between(min(batch, batches[-1]), batches, mine[known[index]].__getitem__)
+        return between(min(batch, batches[-1]), batches, table["gather"][labels[index]].__getitem__)
 
     return between(place, known, of_heads) * min(tokens, TOPK) / TOPK
 

@@ -13,9 +13,9 @@ from dsa_ledger.errors import BadInput
 
 TINY = Extent(
     pool_bytes=70 * 2**20,
-    tokens=16_384,
+    tokens=4096,
     grid=((1, 4096), (2, 4096)),
-    scan_tokens=(8192, 16_384, 32_768),
+    scan_tokens=(1024, 2048, 4096),
     replays=3,
     replay_bytes=4 * 2**20,
     seconds=5,

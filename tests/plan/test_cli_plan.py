@@ -77,6 +77,17 @@ def test_bad_options_are_told_together(run):
     code, out, err = run(*MILLION, "--goal", "speed", "--machines", "8xH300")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 2
+    assert not [line for line in err.splitlines() if "(in " in line], "an option of the command stands in no file"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--machines", ","], ["--machines", "0xH200"], ["--workload", "/no/such.csv"], ["--max-step-time", "-1 s"]],
+)
+def test_a_bad_option_is_named(run, arguments):
+    code, out, err = run(*MILLION, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bad input: {arguments[0]}: ")
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,27 @@ def test_a_swept_field_need_not_be_given_as_well(capsys):
     assert [row["verdict"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["fits"] * 3
 
 
+def test_a_bad_value_is_a_row_and_not_the_end_of_a_sweep(run):
+    code, out, _ = run(
+        "--over", "batch=0,4", "--over", "kv-dtype=int3,bf16", "--set", "load.context=9000", "--format", "csv"
+    )
+    assert code == 0
+    assert [row["verdict"] for row in csv.DictReader(io.StringIO(out))] == ["refused", "refused", "refused", "fits"]
+    code, out, err = run("--over", "batch=0")
+    assert (code, out) == (2, "")
+    assert err == "bad input: load.batch (--over): 0: expected at least 1\n"
+
+
+def test_features_are_swept_by_name(run):
+    code, out, _ = run(
+        "--over", "features=none,hicache,hicache+two-batch-overlap", "--keys", "pool.tokens", "--format", "json"
+    )
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    assert [row["features"] for row in rows] == [[], ["hicache"], ["hicache", "two-batch-overlap"]]
+    assert rows[0]["verdict"] == "fits"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
