@@ -183,7 +183,7 @@ class Profile(_Part):
     @property
     def seal(self) -> str:
         """Return the SHA-256 of the content."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        return _seal_of(self.model_dump(mode="json"))
 
     @property
     def file_stem(self) -> str:
@@ -232,7 +232,8 @@ def load(path: Path) -> Profile:
         profile = Profile.model_validate(content)
     except ValidationError as wrong:
         raise BadInput(_faults(wrong)) from None
-    if profile.seal != seal:
+    # As it was written, not as it is read: a field that is new since then has its default, and is not sealed.
+    if _seal_of(content) != seal:
         raise BadInput([Fault("profile", str(path), "the content that was sealed; this file was edited or damaged")])
     return profile
 
@@ -245,6 +246,10 @@ def load_for_estimate(path: Path) -> Profile:
             [Fault("profile.hardware.kind", profile.hardware.kind, "gpu: no other memory stands for a GPU's")]
         )
     return profile
+
+
+def _seal_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _faults(wrong: ValidationError) -> list[Fault]:

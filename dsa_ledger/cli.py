@@ -73,7 +73,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of an entry, such a
 
 
 def explain(*, key: Key, asked: Asked) -> None:
-    """Print one entry down to its givens: formula, numbers put in, sources."""
+    """Print one entry down to its givens. Each with its formula, the numbers put in, the sources."""
     scenario, ledger = _ledger(asked)
     from dsa_ledger.render import explanation_text
 
@@ -114,7 +114,7 @@ def compare(
     engines: Engines = "",
     all: All = False,  # noqa: A002 - the option's name
 ) -> None:
-    """Compare two scenarios entry by entry, each difference with its cause; the options apply to both."""
+    """Compare two scenarios, each difference with its cause. The options apply to both."""
     from dsa_ledger import sides
 
     check_format(asked.format)
@@ -143,7 +143,7 @@ ModelName = Annotated[
 
 
 def layers(*, name: ModelName, asked: Asked) -> None:
-    """Show full and shared layers per engine and version, and where they disagree."""
+    """Show full and shared layers as each engine release runs them."""
     from dsa_ledger.layer_question import layer_question
     from dsa_ledger.render.layers import layers_text
 

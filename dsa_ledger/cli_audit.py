@@ -18,7 +18,7 @@ LogName = Annotated[
 
 
 def audit(*, log: LogName, asked: Asked) -> None:
-    """Hold a server's start-up log against the ledger, line by line, and say what to change."""
+    """Hold a server's start-up log against the ledger. Says what differs and what to change."""
     check_format(asked.format)
     from dsa_ledger.audit.report import audit as audited
     from dsa_ledger.options import tables_of
@@ -33,7 +33,10 @@ def audit(*, log: LogName, asked: Asked) -> None:
 
 
 GoldenFile = Annotated[
-    str | None, typer.Option("--golden", metavar="FILE", help="Golden records (TOML): what real servers showed.")
+    str | None,
+    typer.Option(
+        "--golden", metavar="FILE", help="What real servers showed (TOML), such as tests/golden/records.toml."
+    ),
 ]
 MeasuredFile = Annotated[
     str | None,
@@ -50,7 +53,7 @@ def validate(
     published: Published = False,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """Print the model's error over golden records, measured layer times or published step times."""
+    """Print the ledger's error over what was measured. Pools and weights of servers, layer times, step times."""
     check_format(format)
     if sum((golden is not None, measured is not None, published)) != 1:
         raise BadInput([Fault("validate", Words("absent or several"), "one of --golden, --measured and --published")])

@@ -12,6 +12,7 @@ import typer
 from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, Fault, nearest
 from dsa_ledger.options import check_format
+from dsa_ledger.validation import Words
 
 if TYPE_CHECKING:
     from calib.profile import Profile
@@ -55,14 +56,14 @@ def calibrate(
     progress_file: ProgressFile = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """Measure this box: rate of paged reads by run length and shape, row scan, gather. It changes no setting."""
+    """Measure this box, without changing a setting. Paged reads by run length and shape, row scan, gather."""
     check_format(format)
     _check_out(out)
     try:
         if all_gpus:
             _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
             return
-        _need("numpy", "numpy; pip install 'dsa-ledger[calibrate]'")
+        _need("numpy", "pip install 'dsa-ledger[calibrate]'")
         from calib.all_gpus import tell_by_file
         from calib.run import Plan
         from calib.run import calibrate as profile_of
@@ -89,12 +90,12 @@ def profiles(
     out: Out = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """List, show, compare, merge or export profiles of measured boxes; import public layer times as priors."""
+    """List, show, compare, merge or export measured profiles. Imports public layer times as priors."""
     check_format(format)
     given = files or []
     if action not in ACTIONS:
         raise BadInput([Fault("action", action, nearest(action, ACTIONS))])
-    _need("numpy", "numpy; pip install 'dsa-ledger[calibrate]'")
+    _need("numpy", "pip install 'dsa-ledger[calibrate]'")
     act = {"list": _list, "show": _show, "compare": _compare, "merge": _merge, "export": _export}
     act.get(action, _import)(given, out, format)
 
@@ -102,7 +103,7 @@ def profiles(
 def _list(given: list[str], _: Path | None, form: str) -> None:
     from calib.profile import load
 
-    folders = [Path(name) for name in given] or [_built_in()]
+    folders = [Path(name) for name in given] or [path for path in (_built_in(),) if path.is_dir()]
     found = [path for folder in folders for path in (sorted(folder.glob("*.json")) if folder.is_dir() else [folder])]
     rows = [
         {
@@ -244,7 +245,7 @@ def _backend(device: str) -> Backend:
         return HostBackend(detail or None)
     if kind != "gpu" or (detail and not detail.isdigit()):
         raise BadInput([Fault("device", device, "gpu, gpu:N, cpu, cpu:torch or cpu:numpy")])
-    _need("cupy", "CuPy; pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
+    _need("cupy", "pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
     from calib.device import DeviceBackend
 
     return DeviceBackend(int(detail or 0), _peak_bytes_per_s)
@@ -253,7 +254,7 @@ def _backend(device: str) -> Backend:
 def _calibrate_all(out: Path | None, device: str, *, block_table: Path | None, **asked: Any) -> None:
     if out is None or device != "gpu":
         raise BadInput([Fault("all-gpus", device, "--out DIR, and no single --device")])
-    _need("cupy", "CuPy; pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
+    _need("cupy", "pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
     from calib.all_gpus import calibrate_all
     from calib.device import device_count
     from dsa_ledger.render.profiles import progress_bar
@@ -285,8 +286,8 @@ def _check_out(out: Path | None) -> None:
         raise BadInput([Fault("out", str(out), "a place that can be written")])
 
 
-def _need(package: str, what: str) -> None:
+def _need(package: str, cure: str) -> None:
     import importlib.util
 
     if importlib.util.find_spec(package) is None:
-        raise BadInput([Fault("device", package, f"not installed: {what}")])
+        raise BadInput([Fault(package, Words("not installed"), cure)])

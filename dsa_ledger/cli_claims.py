@@ -23,7 +23,7 @@ Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html
 
 
 def claims(*, name: ClaimId = None, format: Format = "table") -> None:  # noqa: A002 - the option's name
-    """Hold the source articles' claims against the ledger: claimed figure, ledger's figure, verdict, reason."""
+    """Hold the source articles' claims against the ledger. Claimed figure, ledger's figure, verdict, reason."""
     check_format(format)
     from dsa_ledger.claims import answered, find, known
     from dsa_ledger.render.claims import claims_text

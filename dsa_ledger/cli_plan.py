@@ -82,7 +82,7 @@ def plan(
     spare: Spare = 0,
     price_per_gpu_hour: Price = None,
 ) -> None:
-    """Say what fits: the largest context, most requests, smallest machine, safe chunk, or layouts ranked."""
+    """Rank the layouts of a machine, or say what fits. The largest context, most requests, smallest machine, chunk."""
     check_format(asked.format)
     from dsa_ledger.options import named
     from dsa_ledger.plan.question import Question
@@ -199,7 +199,7 @@ Pareto = Annotated[
 def sweep(
     *, asked: Asked, over: Over = None, keys: Keys = "", out: Out = "", jobs: Jobs = 1, pareto: Pareto = ""
 ) -> None:
-    """Estimate a grid of scenarios: any field over a list or a range; exit code 0 whether they fit or not."""
+    """Estimate a grid of scenarios. Any field over a list or a range; exit code 0 whether they fit or not."""
     check_format(asked.format)
     from pathlib import Path
 

@@ -33,7 +33,7 @@ def diagnose(
     expected: ExpectedRate = None,
     checklist: Five = False,
 ) -> None:
-    """Say which entries explain a measured speed against context: a table of speeds, or one gap."""
+    """Say which entries explain a measured speed. From speeds over contexts, or from one gap."""
     check_format(asked.format)
     if checklist:
         _print_checklist(asked, [seen_table, seen, expected])
@@ -43,7 +43,7 @@ def diagnose(
         for name, value in (("--seen", seen), ("--expected", expected)):
             good = value is not None and 0 < value < MOST_TOKENS_PER_S
             shown = ABSENT if value is None else value
-            faults.require(good, name, shown, "tokens per second, or a --seen-table")
+            faults.require(good, name, shown, "tokens per second, or a --seen-table; --checklist needs none")
     faults.stop_if_any()
     from dsa_ledger.diagnosis import of_gap, of_table, read_table
     from dsa_ledger.options import scenario_of

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dsa_ledger.ledger import Entry, Ledger, Source
 
 LONG_BYTES = 10_000  # from here on KiB, MiB or GiB read better than digits
+DIGITS = ".6g"  # of times, rates and shares; JSON has them all
 
 
 def formula_text(entry: Entry) -> str | None:
@@ -64,7 +65,7 @@ def _combined(total: Total, parts: list[str]) -> str:
 def _number(value: Any, separator: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return repr(value)
-    shown = f"{value:{separator}}" if isinstance(value, int) else repr(value)
+    shown = f"{value:{separator}}" if isinstance(value, int) else f"{value:{DIGITS}}"
     return f"({shown})" if value < 0 else shown
 
 
@@ -112,6 +113,9 @@ _WANTING = {
     "transfer.": "--context and --feature pd-prefill or pd-decode",
     "host.": "--feature hicache",
     "stage[": "--pp above 1",
+    "time.": "--context",
+    "time.step_s": "--measured-step TIME@CONTEXT",
+    "time.tokens_per_s": "a known step (--measured-step) and --accepted with drafts",
 }
 
 
@@ -133,14 +137,15 @@ def reached(ledger: Ledger, key: str) -> list[Entry]:
 
 
 def quantity(entry: Entry) -> str:
-    """Return a value exactly, with its unit, and in brief beside it where that reads better."""
+    """Return a value with its unit, whole numbers exactly, and in brief beside it where that reads better."""
     value, unit = entry.value, entry.unit
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    exact = f"{value:,}" if isinstance(value, int) else repr(value)
+    exact = f"{value:,}" if isinstance(value, int) else f"{value:{DIGITS}}"
     exact = exact if unit is Unit.COUNT else f"{exact} {unit.value}"
     short = brief(value, unit)
-    return f"{exact} ({short})" if unit in IN_BYTES and value >= LONG_BYTES else exact
+    better = unit in (Unit.SECONDS, Unit.BYTES_PER_S) or (unit in IN_BYTES and value >= LONG_BYTES)
+    return f"{exact} ({short})" if better else exact
 
 
 def origin(source: Source) -> str:

@@ -193,7 +193,8 @@ def _token_cause(seen: Seen, ledger: Ledger, predicted: int) -> str:
     if abs(tokens - predicted) <= max(rounding, PAGE_TOKENS):
         return "agrees within the rounding of the free memory that the log prints"
     if seen.engine != "sglang" or seen.free_before is None or seen.free_after is None:
-        return "a cap, another pool budget, or flags that are not given"
+        observed = "--kv-bytes" if seen.engine == "vllm" else "--free-before, --free-after"
+        return f"a cap, another pool budget, or what is not given (--mem-fraction, --max-total-tokens, {observed})"
     implied = implied_fraction(seen, cell)
     given = ledger["engine.mem_fraction"]
     if implied is not None and abs(implied - given) > _THREE_DIGITS:

@@ -126,4 +126,4 @@ def gather_bytes(*, record_bytes: Any, requests: Any, rows: Any, tokens: Any, pi
 
 def gathered_s(*, time_s: Any, prior_bytes_s: Any, bytes_s: Any) -> Any:
     """Return a gather on the box [s]. Source: its bytes' time at the prior rate, as far as it shows, is replaced."""
-    return time_s + least(quotient(time_s, prior_bytes_s), 1) * (bytes_s - prior_bytes_s)
+    return time_s + least(quotient(time_s, prior_bytes_s), 1.0) * (bytes_s - prior_bytes_s)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.report import Report
 
 WIDTH = 80
+MOST_READ = 12  # figures; the rest is in the json
 _UNITS = {
     "_bytes": Unit.BYTES,
     "_tokens": Unit.TOKENS,
@@ -88,7 +89,8 @@ def _check_record(check: Check) -> dict[str, Any]:
 
 def _table(report: Report) -> str:
     version = f" {report.version}" if report.version else ""
-    lines = [f"{report.engine}{version}: {report.lines:,} lines read", ""]
+    lines = [f"{report.engine}{version}: {report.lines:,} line{'s' * (report.lines != 1)} read"]
+    lines += ["", *_read_lines(report)] if not report.checks else [""]
     if report.checks:
         lines.append(f"{'':27}{'log':>17}{'ledger':>17}{'difference':>17}")
     for check in report.checks:
@@ -110,6 +112,17 @@ def _table(report: Report) -> str:
             for sentence in sentences:
                 lines += _wrapped(sentence, "  - ")
     return "\n".join(lines) + "\n"
+
+
+def _read_lines(report: Report) -> list[str]:
+    """Return what the log says where nothing can be held against it."""
+    lines = ["read, with nothing to hold it against"] if report.observed else ["no figure of a pool in these lines"]
+    for figure in report.observed[:MOST_READ]:
+        number = isinstance(figure.value, int | float)
+        shown = brief(figure.value, figure.unit) if number else str(figure.value)
+        lines += _wrapped(f"{figure.key} = {shown}  (line {figure.line:,})", "  ")
+    more = len(report.observed) - MOST_READ
+    return [*lines, f"  and {more:,} more (--format json)"] if more > 0 else lines
 
 
 def _inferred_lines(report: Report) -> list[str]:

@@ -69,4 +69,5 @@ def _slices(ledger: Ledger, prefix: str) -> Iterator[tuple[str, str, int]]:
         yield "draft weights", "cyan", of("weights.draft_rank_bytes")
     yield "pool, target", "green", of("pool.target_bytes")
     yield "pool, draft", "bright_green", of("pool.draft_bytes")
-    yield "workspace", "yellow", of(*WORKSPACE)
+    fixed = f"{prefix}workspace.fixed_bytes" in ledger or "workspace.fixed_bytes" in ledger
+    yield "workspace", "yellow", of("workspace.fixed_bytes") if fixed else of(*WORKSPACE)

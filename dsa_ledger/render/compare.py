@@ -39,7 +39,13 @@ def comparison_text(found: Comparison, form: str, *, every: bool = False) -> str
         said = [f"{field.path}: {field.a} | {field.b}" for field in found.stated]
         said += [f"{side.upper()} does not fit: {text}" for side in SIDES for text in found.ledgers[side].shortfalls]
         said += [f"warning of {side.upper()}: {text}" for side in SIDES for text in found.ledgers[side].warnings]
-        return comparison_page(titles, [_record(found, row, causes) for row in rows], said)
+        numbers = [{"causes": ", ".join(str(causes[place]) for place in row.causes)} for row in rows]
+        shown = [_record(found, row, causes) | number for row, number in zip(rows, numbers, strict=True)]
+        why = [
+            f"{number}: {found.causes[place].keys[0]}: {' | '.join(side_texts(found.causes[place]))}"
+            for place, number in causes.items()
+        ]
+        return comparison_page(titles, shown, why, said)
     return _md(found, rows, causes) if form == "md" else _table(found, rows, causes, every=every)
 
 
@@ -71,7 +77,9 @@ def _short(value: Any, unit: Unit) -> str:
     number, _, prefixed = brief(value, unit).partition(" ")
     # `GiB/token` is `GiB` here; a unit that took no prefix is in the key.
     text = number if prefixed in ("", unit.value) else f"{number} {prefixed.partition('/')[0]}"
-    return text if len(text) < COLUMN - 1 else f"{value:.4g}"  # one place is the sign's, one keeps columns apart
+    if len(text) >= COLUMN - 1:  # one place is the sign's, one keeps columns apart
+        text = text.replace(number, f"{float(number.replace(',', '')):,.0f}")
+    return text if len(text) < COLUMN - 1 else f"{value:.4g}"
 
 
 def _table(found: Comparison, rows: Sequence[Row], causes: Mapping[int, int], *, every: bool) -> str:

@@ -67,10 +67,11 @@ def _plain(ledger: Ledger, key: str) -> dict[str, Any]:
     }
 
 
-def comparison_page(titles: Sequence[str], rows: Sequence[dict[str, Any]], sentences: Sequence[str]) -> str:
-    """Return two scenarios side by side, each difference with its causes in words."""
+def comparison_page(
+    titles: Sequence[str], rows: Sequence[dict[str, Any]], causes: Sequence[str], sentences: Sequence[str]
+) -> str:
+    """Return two scenarios side by side, the causes of each difference by number under them."""
     shown = [row | {"ratio": None if row["ratio"] is None else round(row["ratio"], 3)} for row in rows]
-    return html.page(
-        f"A: {titles[0]} | B: {titles[1]}", html.listed("To know", sentences), html.heading("Differences"),
-        html.table(shown),
-    )  # fmt: skip
+    sides = "".join(html.paragraph(f"{side}: {title}") for side, title in zip("AB", titles, strict=True))
+    parts = (html.heading("Differences"), html.table(shown), html.listed("Causes", causes))
+    return html.page("A against B", sides, *parts, html.listed("To know", sentences))

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.plan.curves import over_contexts
 from dsa_ledger.plan.launch import command
+from dsa_ledger.plan.outcome import HEADROOM, POOL
 from dsa_ledger.render import html
 from dsa_ledger.render.budget import budgets
 from dsa_ledger.render.html_ledger import curves
 from dsa_ledger.render.plan import answer_record, sentence
 from dsa_ledger.render.ranking import asked, counted, deployment_record, place_text, step_text
 from dsa_ledger.render.words import headline
+from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsa_ledger.plan.answers import Answer
+    from dsa_ledger.plan.answers import Answer, Chunk
+    from dsa_ledger.plan.changes import Tried
     from dsa_ledger.plan.ranking import Deployment, Ranking
     from dsa_ledger.schema import Scenario
     from dsa_ledger.sweep import Axis, Sweep
@@ -40,12 +43,40 @@ def _answer(answer: Answer) -> list[str]:
         parts += [html.memory_bar(f"memory {title}", found) for title, found in budgets(ledger)]
         parts.append(html.command_block(record["command"]))
     parts.append(html.listed("Notes", answer.notes))
-    changes = [{name: value for name, value in change.items() if name != "kind"} for change in record["changes"]]
-    parts += [html.heading("Yes with"), html.table(changes)] if changes else []
-    parts += [html.heading("Chunks"), html.table(record["chunks"])] if record["chunks"] else []
+    if answer.changes:
+        parts += [html.heading("Yes with"), html.table([_change(tried) for tried in answer.changes])]
+        commands = "\n".join(f"# {tried.change.name}\n{command(tried.outcome.scenario)}" for tried in answer.changes)
+        parts.append(f"<details><summary>their commands</summary>{html.command_block(commands)}</details>")
+    parts += [html.heading("Chunks"), html.table([_chunk(row) for row in answer.chunks])] if record["chunks"] else []
     if answer.value:
         parts.append(curves(over_contexts(answer.outcome.scenario)))
     return parts
+
+
+def _chunk(row: Chunk) -> dict[str, Any]:
+    sizes = (row.logits_bytes, row.activation_bytes, row.headroom_bytes)
+    logits, activations, left = (brief(value, Unit.BYTES) for value in sizes)
+    return {
+        "chunk": row.chunk_tokens,
+        "fraction": row.mem_fraction,
+        "pool tokens": row.pool_tokens,
+        "logits": logits,
+        "activations": activations,
+        "left over": left,
+        "safe": row.fits,
+        "why not": row.reason,
+    }
+
+
+def _change(tried: Tried) -> dict[str, Any]:
+    left = tried.outcome.value(HEADROOM)
+    return {
+        "change": tried.change.name,
+        "pool tokens": tried.outcome.value(POOL),
+        "upper bound": tried.outcome.is_bound,
+        "outside the pool": "-" if left is None else brief(left, Unit.BYTES),
+        "price": tried.change.price,
+    }
 
 
 def ranking_page(ranking: Ranking, top: int) -> str:

@@ -99,6 +99,7 @@ GROUPS = (
             "time.step_floor_s",
             "time.indexer_floor_s",
             "time.attention_s",
+            "time.attention_prior_s",
             "time.attention_low_s",
             "time.attention_high_s",
             "time.indexer_s",
@@ -109,7 +110,7 @@ GROUPS = (
             "time.tokens_per_s",
             "time.tokens_per_s_per_request",
         ),
-        ("time.",),
+        ("time.", "box."),
     ),
     Group(
         "prefill",

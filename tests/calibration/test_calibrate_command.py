@@ -31,7 +31,7 @@ SMALL = Extent(
     scan_tokens=(1024, 2048, 4096),
     replays=3,
     replay_bytes=4 * MIB,
-    seconds=3,
+    seconds=0,  # one try: noise is judged elsewhere
 )
 
 

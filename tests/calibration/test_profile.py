@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
@@ -63,6 +64,15 @@ def test_a_profile_survives_the_round_trip(tmp_path):
     assert files.load(path) == saved
     assert files.load(path).cases[0].summary.median_s == pytest.approx(1.1e-6)
     assert files.load(path).cases[0].rate_bytes_per_s == pytest.approx(540_672 / 1.1e-6)
+
+
+def test_a_profile_from_before_a_field_was_added_is_still_whole(tmp_path):
+    path = files.save(profile(), tmp_path / "old.json")
+    content = json.loads(path.read_text())
+    del content["seal"], content["absent"]
+    text = json.dumps(content, sort_keys=True)
+    path.write_text(json.dumps({"seal": hashlib.sha256(text.encode()).hexdigest(), **content}))
+    assert files.load(path) == profile()
 
 
 def test_in_a_folder_a_profile_has_its_boxs_name(tmp_path):
