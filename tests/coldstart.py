@@ -62,9 +62,10 @@ def ledgers_per_second(scenario: str, duration_s: float) -> float:
     from dsa_ledger.scenario_file import find, read
 
     first = Scenario.model_validate(read(find(scenario)))
+    shortest = first.load.new_tokens or 1024
     variants = [
         first.model_copy(update={"load": first.load.model_copy(update={"context": context})})
-        for context in range(1024, 65536, 1024)
+        for context in range(shortest, shortest + 65536, 1024)
     ]
     estimate(first)
     made, start = 0, time.perf_counter()

@@ -66,6 +66,19 @@ def test_help_names_every_command_and_the_exit_codes(run) -> None:
         assert word in out
 
 
+def test_help_says_what_each_command_answers_in_a_whole_sentence(run) -> None:
+    _, out, _ = run("--help")
+    listed = [line for line in out.split("Commands:")[1].split("Exit codes")[0].splitlines() if line.strip()]
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_profiles_list_where_the_package_holds_none(run, monkeypatch, tmp_path) -> None:
+    """An installed package has no folder of profiles until one has been measured."""
+    monkeypatch.setattr("dsa_ledger.cli_calibrate._built_in", lambda: tmp_path / "absent")
+    code, out, _ = run("profiles", "list")
+    assert (code, out.partition(":")[0]) == (0, "no profile")
+
+
 def test_estimate_prints_the_ledger(run, fitting) -> None:
     code, out, err = run("estimate", *LEAST, "--format", "json")
     assert (code, err) == (0, "")

@@ -115,6 +115,13 @@ class TestCauses:
         assert [(cause.a.value, cause.b.value) for cause in others] == [(78, 39)]
 
 
+def test_a_difference_too_wide_for_its_column_keeps_its_unit(run):
+    """PR #30531 frees 57 x 18,744,320 B of indexer weights on a rank: 1,018.93 MiB."""
+    _, out, _ = run("compare", "pr30531-main", "pr30531-pr")
+    (line,) = [line for line in out.splitlines() if line.startswith("  weights.indexer_rank_bytes")]
+    assert line.split()[-5:] == ["MiB", "-1,019", "MiB", "0.269", "1"]
+
+
 def product(*, record_bytes: int, layers: int) -> int:
     """Return a product [B]."""
     return record_bytes * layers

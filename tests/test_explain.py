@@ -97,6 +97,7 @@ def test_an_unknown_key_gets_the_nearest() -> None:
     [
         ("prefill.score_flops", "without --context and --new-tokens;"),
         ("stage[0].cell.bytes", "without --pp above 1;"),
+        ("time.step_s", "without --context;"),
         (
             "step.nothing",
             "no such entry in this ledger; ",

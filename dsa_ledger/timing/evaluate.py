@@ -20,6 +20,7 @@ PRIOR_ETA = 0.82
 SCORE_BYTES = 136
 STEP = 250  # a stored correction counts four permille
 TWO_LAUNCHES = 131072
+MOST_KEPT = 4096
 
 
 class Wanted(NamedTuple):
@@ -138,16 +139,29 @@ def _distance(label: str, wanted: Wanted) -> tuple[bool, bool, bool, float]:
 def decode(table: dict[str, Any], wanted: Wanted, batch: float, tokens: float, *, indexer: bool) -> Layer:
     """Return the decode time of a layer or kernel, as graph replays ran it."""
     tokens = max(tokens, table["tokens"][0])
+    start, below, gathered = _up_to_topk(table, wanted, batch, min(tokens, TOPK), indexer=indexer)
+    return Layer(start, gathered, growth(table, wanted.kind, batch, tokens) - below)
+
+
+def _up_to_topk(
+    table: dict[str, Any], wanted: Wanted, batch: float, tokens: float, *, indexer: bool
+) -> tuple[float, float, float]:
+    """Return floor, growth below top-k and gather, alike for all lengths from top-k on; kept where a table is final."""
+    memo, key = table.get("memo"), (wanted, batch, tokens, indexer)
+    if memo is not None and key in memo:
+        return memo[key]  # type: ignore[no-any-return]
     below = growth(table, wanted.kind, batch, min(tokens, TOPK - 1))
-    whole = growth(table, wanted.kind, batch, tokens)
     start = floor(table["floor"], table["batches"], wanted, batch, indexer=indexer)
     gathered = below + extra_gather(table, wanted.kind, wanted.heads, batch, tokens)
     # Some heads gather less than the usual ones; a layer never takes less than at a shorter context (one kernel does).
     for node in () if table.get("falls") else table["tokens"]:
-        if node < min(tokens, TOPK):
+        if node < tokens:
             usual = growth(table, wanted.kind, batch, node)
             gathered = max(gathered, usual + extra_gather(table, wanted.kind, wanted.heads, batch, node))
-    return Layer(start, max(gathered, 0.0), whole - below)
+    found = start, below, max(gathered, 0.0)
+    if memo is not None and len(memo) < MOST_KEPT:
+        memo[key] = found
+    return found
 
 
 def eager(table: dict[str, Any], wanted: Wanted, batch: float) -> float:

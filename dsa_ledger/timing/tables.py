@@ -119,6 +119,12 @@ def whole_file(engine: str, version: str) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def choose(engine: str, version: str, phase: str, module: str, machine: Machine) -> Chosen | None:
     """Return a module's table for a GPU: measured, a thin one scaled, or carried from siblings; None without any."""
+    chosen = _chosen(engine, version, phase, module, machine)
+    # The table is final from here on, so what an evaluation finds may be kept beside it.
+    return chosen and chosen._replace(table=chosen.table | {"memo": {}})
+
+
+def _chosen(engine: str, version: str, phase: str, module: str, machine: Machine) -> Chosen | None:
     file = load(engine, version)
     entry = _ready(file, phase, machine.name, module) if module in file[phase].get(machine.name, {}) else None
     if entry and "like" not in entry:
