@@ -72,12 +72,17 @@ def _keys(incomplete: str) -> list[str]:
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of an entry, such as pool.tokens.", autocompletion=_keys)]
 
 
-def explain(*, key: Key, asked: Asked) -> None:
+Depth = Annotated[
+    int | None, typer.Option("--depth", metavar="N", min=1, help="Levels to show; what lies deeper is counted.")
+]
+
+
+def explain(*, key: Key, asked: Asked, depth: Depth = None) -> None:
     """Print one entry down to its givens. Each with its formula, the numbers put in, the sources."""
     scenario, ledger = _ledger(asked)
     from dsa_ledger.render import explanation_text
 
-    write(explanation_text(scenario, ledger, key, asked.format))
+    write(explanation_text(scenario, ledger, key, asked.format, depth))
     _leave(asked, ledger)
 
 

@@ -153,13 +153,18 @@ def origin(source: Source) -> str:
     return f"[{source.kind}] {source.ref}" + (f" ({source.date})" if source.date else "")
 
 
-def explained(ledger: Ledger, key: str) -> Iterator[tuple[int, str]]:
-    """Yield depth and line: the entry, its formula, the numbers put in, its source, then each input likewise."""
+def explained(ledger: Ledger, key: str, levels: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yield depth and line: the entry, its formula, the numbers put in, its source, then each input likewise.
+
+    With `levels` the walk stops there: what lies deeper is counted, not shown.
+    """
     reached(ledger, key)
-    yield from _explained(ledger, key, "", 0, set())
+    yield from _explained(ledger, key, "", 0, set(), levels=levels)
 
 
-def _explained(ledger: Ledger, key: str, name: str, depth: int, shown: set[str]) -> Iterator[tuple[int, str]]:
+def _explained(
+    ledger: Ledger, key: str, name: str, depth: int, shown: set[str], *, levels: int | None
+) -> Iterator[tuple[int, str]]:
     entry = ledger.entries[key]
     label = f"{name}: {key}" if name and name != key else key
     line = f"{label} = {quantity(entry)}"
@@ -167,6 +172,9 @@ def _explained(ledger: Ledger, key: str, name: str, depth: int, shown: set[str])
         yield depth, f"{line}  {origin(entry.source)}"
     elif key in shown:
         yield depth, f"{line}  (shown above)"
+        return
+    elif levels is not None and depth >= levels:
+        yield depth, f"{line}  (rests on {len(reached(ledger, key)) - 1} more)"
         return
     else:
         yield depth, line
@@ -177,4 +185,4 @@ def _explained(ledger: Ledger, key: str, name: str, depth: int, shown: set[str])
         yield depth + 1, f"note: {entry.note}"
     shown.add(key)
     for parameter, used in entry.inputs:
-        yield from _explained(ledger, used, parameter, depth + 1, shown)
+        yield from _explained(ledger, used, parameter, depth + 1, shown, levels=levels)

@@ -13,8 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-# A few hundred examples; no deadline, because a shared machine pauses where it likes. In CI they are the same each time,
-# so that a change is judged by what it changes; by hand they are drawn anew.
+# A few hundred examples; no deadline, because a shared machine pauses where it likes. In CI they are the same each
+# time, so that a change is judged by what it changes; by hand they are drawn anew.
 hypothesis.settings.register_profile(
     "house", max_examples=200, deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )

@@ -135,3 +135,12 @@ def test_names_in_columns_after_wide_characters_are_found() -> None:
 
 def after_wide_characters(*, value: Any) -> Any:
     return len("ééé") + value
+
+
+def test_a_depth_cuts_the_walk_and_counts_what_lies_deeper() -> None:
+    ledger = sample_ledger()
+    whole = list(explained(ledger, "step.kv_read_bytes"))
+    cut = list(explained(ledger, "step.kv_read_bytes", 1))
+    assert len(cut) < len(whole)
+    assert max(depth for depth, _ in cut) == 1
+    assert not any("more)" in line for _, line in whole)

@@ -28,8 +28,8 @@ def ledger_text(scenario: Scenario, ledger: Ledger, form: str, *, every: bool = 
     return data.entries_csv(ledger) if form == "csv" else data.ledger_md(scenario, ledger)
 
 
-def explanation_text(scenario: Scenario, ledger: Ledger, key: str, form: str) -> str:
-    """Return one entry and all it rests on (BadInput for an unknown key)."""
+def explanation_text(scenario: Scenario, ledger: Ledger, key: str, form: str, levels: int | None = None) -> str:
+    """Return one entry and all it rests on (BadInput for an unknown key); `levels` cuts the walk meant for reading."""
     from dsa_ledger.render import data
 
     if form == "json":
@@ -39,8 +39,10 @@ def explanation_text(scenario: Scenario, ledger: Ledger, key: str, form: str) ->
     if form == "html":
         from dsa_ledger.render.html import text_page
 
-        return text_page(f"explain {key}", data.explanation_plain(ledger, key))
-    return data.explanation_md(ledger, key) if form == "md" else data.explanation_plain(ledger, key)
+        return text_page(f"explain {key}", data.explanation_plain(ledger, key, levels))
+    if form == "md":
+        return data.explanation_md(ledger, key, levels)
+    return data.explanation_plain(ledger, key, levels)
 
 
 def rows_text(name: str, rows: Sequence[Mapping[str, Any]], form: str, *, colour: bool = False) -> str:

@@ -141,14 +141,14 @@ def rows_md(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(_md(columns, ([_cell(value) for value in row.values()] for row in rows))) + "\n"
 
 
-def explanation_plain(ledger: Ledger, key: str) -> str:
-    """Return the walk from an entry to its givens, indented."""
-    return "".join(f"{'  ' * depth}{line}\n" for depth, line in explained(ledger, key))
+def explanation_plain(ledger: Ledger, key: str, levels: int | None = None) -> str:
+    """Return the walk from an entry to its givens, indented, as many levels as asked."""
+    return "".join(f"{'  ' * depth}{line}\n" for depth, line in explained(ledger, key, levels))
 
 
-def explanation_md(ledger: Ledger, key: str) -> str:
+def explanation_md(ledger: Ledger, key: str, levels: int | None = None) -> str:
     """Return the same walk as a nested Markdown list."""
-    return "".join(f"{'  ' * depth}- {_md_line(line)}\n" for depth, line in explained(ledger, key))
+    return "".join(f"{'  ' * depth}- {_md_line(line)}\n" for depth, line in explained(ledger, key, levels))
 
 
 def _md_line(line: str) -> str:
