@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dsa_ledger.engines.releases import READ, key_of
@@ -54,6 +55,7 @@ def query_tile_rows(model: Model) -> Fact[int]:
     return Fact(max(128 // model.index_heads, 1), Source("engine", kernel, "2026-06-23"))
 
 
+@lru_cache(maxsize=1024)
 def engine_source(release: Release, where: str) -> Source:
     """Return a source that names the release whose rules apply and the place in its code."""
     return Source("engine", f"{release.engine} {release.rules}: {where}", release.date)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsa_ledger.engines.caches import GLM5_NEXT, check_scenario
+from dsa_ledger.engines.cuts import check_draft, check_experts, check_heads, check_roles, check_stages
 from dsa_ledger.engines.rules import since
 from dsa_ledger.engines.sglang import check_dtype, record_layout
 from dsa_ledger.errors import Faults, NotModelled
@@ -73,29 +74,10 @@ def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Rel
         sharding.tp,
         f"a multiple of attention DP x CP = {sharding.dp_attention} x {sharding.cp}",
     )
-    attention = max(sharding.tp // cut, 1)
-    faults.require(
-        model.heads % attention == 0,
-        "sharding.tp",
-        sharding.tp,
-        f"a cut that leaves attention TP (here {attention}) a divisor of the {model.heads} heads of {model.name}",
-    )
+    check_heads(faults, scenario, model, max(sharding.tp // cut, 1))
     faults.require(sharding.tp % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of tp = {sharding.tp}")
-    faults.require(
-        model.experts % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of the {model.experts} experts"
-    )
-    slices = max(sharding.tp // sharding.ep, 1)
-    block = max((span.quant.block_rows for span in model.quantization if span.module == "expert"), default=1)
-    faults.require(
-        model.expert_intermediate % (slices * block) == 0,
-        "sharding.tp",
-        sharding.tp,
-        f"whole blocks of {block} in each expert slice: {model.expert_intermediate} cut in {slices} (tp / ep)",
-    )
-    faults.require(
-        sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"
-    )
-    _check_partition(faults, scenario, model)
+    check_experts(faults, scenario, model, max(sharding.tp // sharding.ep, 1), " (tp / ep)")
+    check_stages(faults, scenario, model)
     some = len(model.sparse_layers) > 0
     faults.require(some, "model.linear_layers", model.linear_layers, f"at most {model.layers - 1} of {model.layers}")
     if sharding.dcp > 1:
@@ -113,31 +95,14 @@ def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Rel
         faults.require(scenario.has("pd-prefill"), "sharding.layer_split", True, f"--feature pd-prefill ({label})")
 
 
-def _check_partition(faults: Faults, scenario: Scenario, model: Model) -> None:
-    sharding = scenario.sharding
-    if sharding.pp_partition is None:
-        return
-    cuts = sharding.pp_partition
-    faults.require(
-        len(cuts) == sharding.pp and sum(cuts) == model.layers,
-        "sharding.pp_partition",
-        cuts,
-        f"{sharding.pp} numbers that add up to the {model.layers} layers of {model.name}",
-    )
-
-
 def _check_features(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
     label, sharding, draft = release.label, scenario.sharding, scenario.draft
     major = gpu.compute_capability[0]
     for name, first in FIRST.items():
         if scenario.has(name) and not since(release, first):
             raise NotModelled(name, label, f"first in {first}")
-    faults.require(
-        not (scenario.has("pd-prefill") and scenario.has("pd-decode")),
-        "features",
-        "pd-decode",
-        "one role per server: pd-prefill or pd-decode",
-    )
+    check_roles(faults, scenario)
+    check_draft(faults, scenario, model)
     faults.require(
         not (scenario.has("pd-decode") and sharding.cp > 1),
         "sharding.cp",
@@ -149,7 +114,6 @@ def _check_features(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, 
     )
     if draft.steps:
         faults.require(draft.topk == 1, "draft.topk", draft.topk, f"1: with DSA's page of 64 {label} refuses more")
-        faults.require(model.draft_layers > 0, "draft.steps", draft.steps, f"0: {model.name} has no MTP layer")
         allowed = since(release, "0.5.21")
         faults.require(
             sharding.pp == 1 or allowed, "draft.steps", draft.steps, f"0 with pp > 1: {label} refuses (0.5.21 on)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsa_ledger.engines.cuts import check_draft, check_experts, check_heads, check_roles, check_stages
 from dsa_ledger.engines.layers import FREQUENCY, PATTERN
 from dsa_ledger.engines.rules import since
 from dsa_ledger.engines.trtllm import BLACKWELL, CONSUMER, KV_DTYPES, LOADER, PULL, charged_layout, record_layout
@@ -159,58 +160,27 @@ def _check_layout(faults: Faults, scenario: Scenario, model: Model, release: Rel
         f"1 or tp = {sharding.tp}: enable_attention_dp is on or off ({label}, mapping.py)",
     )
     attention = sharding.tp if sharding.dp_attention == 1 else 1
-    faults.require(
-        model.heads % attention == 0,
-        "sharding.tp",
-        sharding.tp,
-        f"a cut that leaves attention TP (here {attention}) a divisor of the {model.heads} heads of {model.name}",
-    )
+    check_heads(faults, scenario, model, attention)
     faults.require(
         sharding.tp % sharding.ep == 0,
         "sharding.ep",
         sharding.ep,
         f"a divisor of tp = {sharding.tp}: moe_tp x moe_ep = tp ({label}, mapping.py)",
     )
-    faults.require(
-        model.experts % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of the {model.experts} experts"
-    )
-    slices = max(sharding.tp // sharding.ep, 1)
-    block = max((span.quant.block_rows for span in model.quantization if span.module == "expert"), default=1)
-    faults.require(
-        model.expert_intermediate % (slices * block) == 0,
-        "sharding.tp",
-        sharding.tp,
-        f"whole blocks of {block} in each expert slice: {model.expert_intermediate} cut in {slices} (tp / ep)",
-    )
-    faults.require(
-        sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"
-    )
-    cuts = sharding.pp_partition
-    faults.require(
-        cuts is None or (len(cuts) == sharding.pp and sum(cuts) == model.layers),
-        "sharding.pp_partition",
-        cuts,
-        f"{sharding.pp} numbers that add up to the {model.layers} layers of {model.name}",
-    )
+    check_experts(faults, scenario, model, max(sharding.tp // sharding.ep, 1), " (tp / ep)")
+    check_stages(faults, scenario, model)
     faults.require(not sharding.layer_split, "sharding.layer_split", True, f"false: {label} has none, SGLang has")
 
 
 def _check_features(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
-    label, draft = release.label, scenario.draft
+    label = release.label
     for name in ELSEWHERE:
         faults.require(not scenario.has(name), "features", name, f"off: SGLang's, {label} has none")
-    faults.require(
-        not (scenario.has("pd-prefill") and scenario.has("pd-decode")),
-        "features",
-        "pd-decode",
-        "one role per server: pd-prefill or pd-decode",
-    )
+    check_roles(faults, scenario)
     faults.require(
         not scenario.has("fp4-index-k") or gpu.compute_capability[0] >= BLACKWELL,
         "features",
         "fp4-index-k",
         f"off on {gpu.name}: {label} has indexer_k_dtype fp4 from SM100 on ({PULL}/13340)",
     )
-    faults.require(
-        not draft.steps or model.draft_layers > 0, "draft.steps", draft.steps, f"0: {model.name} has no MTP layer"
-    )
+    check_draft(faults, scenario, model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsa_ledger.engines.cuts import check_draft, check_experts, check_heads, check_roles, check_stages
 from dsa_ledger.engines.layers import layers_of
 from dsa_ledger.engines.rules import since
 from dsa_ledger.engines.vllm import BLACKWELL, CONSUMER, HOPPER, KV_DTYPES, resolved_dtype
@@ -41,12 +42,7 @@ def check(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
 
 def _check_numbers(faults: Faults, scenario: Scenario, model: Model, release: Release) -> None:
     sharding, draft, label = scenario.sharding, scenario.draft, release.label
-    faults.require(
-        model.heads % sharding.tp == 0,
-        "sharding.tp",
-        sharding.tp,
-        f"a divisor of the {model.heads} heads of {model.name}",
-    )
+    check_heads(faults, scenario, model, sharding.tp)
     everyone = sharding.tp * sharding.dp_attention * sharding.cp
     faults.require(
         sharding.ep in (1, everyone),
@@ -54,27 +50,11 @@ def _check_numbers(faults: Faults, scenario: Scenario, model: Model, release: Re
         sharding.ep,
         f"1 or {everyone}: vLLM's expert parallel spans tp x data parallel x PCP",
     )
-    faults.require(
-        model.experts % sharding.ep == 0, "sharding.ep", sharding.ep, f"a divisor of the {model.experts} experts"
-    )
-    slices = 1 if sharding.ep > 1 else everyone
-    block = max((span.quant.block_rows for span in model.quantization if span.module == "expert"), default=1)
-    faults.require(
-        model.expert_intermediate % (slices * block) == 0,
-        "sharding.tp",
-        sharding.tp,
-        f"whole blocks of {block} in an expert slice: {model.expert_intermediate} cut in {slices}; or --ep {everyone}",
-    )
-    faults.require(
-        sharding.pp <= model.layers, "sharding.pp", sharding.pp, f"at most the {model.layers} layers of {model.name}"
-    )
-    cuts = sharding.pp_partition
-    faults.require(
-        cuts is None or (len(cuts) == sharding.pp and sum(cuts) == model.layers),
-        "sharding.pp_partition",
-        cuts,
-        f"{sharding.pp} numbers that add up to the {model.layers} layers of {model.name}",
-    )
+    way_out = f"; or --ep {everyone}" if model.experts % everyone == 0 else ""
+    check_experts(faults, scenario, model, 1 if sharding.ep > 1 else everyone, way_out)
+    check_stages(faults, scenario, model)
+    check_draft(faults, scenario, model)
+    check_roles(faults, scenario)
     faults.require(not sharding.layer_split, "sharding.layer_split", True, f"false: {label} has no layer split")
     faults.require(
         scenario.limits.max_total_tokens is None,
@@ -84,7 +64,6 @@ def _check_numbers(faults: Faults, scenario: Scenario, model: Model, release: Re
     )
     if draft.steps:
         faults.require(draft.topk == 1, "draft.topk", draft.topk, f"1: {label} drafts a chain with MTP")
-        faults.require(model.draft_layers > 0, "draft.steps", draft.steps, f"0: {model.name} has no MTP layer")
     if sharding.cp > 1:
         faults.require(
             since(release, "0.26.0"), "sharding.cp", sharding.cp, f"1: no DSA backend of {label} takes PCP (0.26 on)"
