@@ -47,6 +47,7 @@ SharedPrefix = Annotated[
     int, typer.Option("--shared-prefix", metavar="TOKENS", help="Prompt tokens all requests share.")
 ]
 Arrivals = Annotated[float | None, typer.Option("--requests-per-s", metavar="X", help="Requests that arrive a second.")]
+Prompt = Annotated[int | None, typer.Option("--prompt", metavar="TOKENS", help="Tokens of one prompt.")]
 Output = Annotated[int | None, typer.Option("--output", metavar="TOKENS", help="Tokens of one answer.")]
 Spare = Annotated[int, typer.Option("--spare", metavar="N", help="Servers on top.")]
 Price = Annotated[
@@ -78,6 +79,7 @@ def plan(
     skip_bad: SkipBad = False,
     shared_prefix: SharedPrefix = 0,
     requests_per_s: Arrivals = None,
+    prompt: Prompt = None,
     output: Output = None,
     spare: Spare = 0,
     price_per_gpu_hour: Price = None,
@@ -97,8 +99,8 @@ def plan(
             fits = _machines(scenario, question, asked.format)
         elif workload:
             fits = _mix(scenario, workload, shared_prefix, asked.format, skip_bad=skip_bad)
-        elif requests_per_s is not None or price_per_gpu_hour is not None:
-            fits = _demand(scenario, (requests_per_s, output, spare, price_per_gpu_hour), asked.format)
+        elif any(value is not None for value in (requests_per_s, price_per_gpu_hour, prompt, output)):
+            fits = _demand(scenario, (requests_per_s, output, spare, price_per_gpu_hour, prompt), asked.format)
         elif changes or (log and not machines):
             fits = _gains(scenario, asked.format)
         else:
@@ -160,11 +162,15 @@ def _mix(scenario: Scenario, name: str, shared_prefix: int, form: str, *, skip_b
     return found.requests > 0 and found.longest_tokens <= found.longest_allowed
 
 
-def _demand(scenario: Scenario, wish: tuple[float | None, int | None, int, float | None], form: str) -> bool:
+def _demand(
+    scenario: Scenario, wish: tuple[float | None, int | None, int, float | None, int | None], form: str
+) -> bool:
     from dsa_ledger.plan.demand import Wish, demand
     from dsa_ledger.render.demand import demand_text
 
-    write(demand_text(demand(scenario, Wish(*wish)), form))
+    found = demand(scenario, Wish(*wish))
+    complain("warning: ", found.warnings)
+    write(demand_text(found, form))
     return True
 
 

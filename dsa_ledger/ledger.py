@@ -7,7 +7,7 @@ names, so `explain` can walk from any figure down to its givens, and nothing pri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,9 +45,8 @@ class Fact(Generic[T]):
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One figure of the ledger, in base units.
+class Entry(NamedTuple):
+    """One figure of the ledger, in base units; a tuple, because a search makes a hundred thousand of them.
 
     `inputs` maps the formula's parameter names to the keys they were taken from; a given has no formula and no inputs.
     """
@@ -70,12 +69,17 @@ class Total:
 
     def __call__(self, **parts: Any) -> Any:
         """Return the parts combined, ints or arrays alike."""
-        from dsa_ledger.formulas.helpers import least, most
-
         values = iter(parts.values())
         result = next(values)
+        if self.how == "sum":
+            for value in values:
+                result = result + value
+            return result
+        from dsa_ledger.formulas.helpers import least, most
+
+        choose = least if self.how == "least" else most
         for value in values:
-            result = result + value if self.how == "sum" else (least if self.how == "least" else most)(result, value)
+            result = choose(result, value)
         return result
 
 
@@ -146,12 +150,12 @@ class Ledger:
     def total(self, key: str, source: Source, parts: Iterable[str], how: Total = SUM, note: str = "") -> None:
         """Post the sum (or the least, the most) of entries that share one unit."""
         used = tuple(parts)
-        units = {self.entries[part].unit for part in used}
+        entries = self.entries
+        units = {entries[part].unit for part in used}
         if len(units) != 1:
             raise LedgerError(f"{key} would combine the units {sorted(unit.value for unit in units)}")
-        inputs = tuple((part, part) for part in used)
-        value = how(**{part: self.entries[part].value for part in used})
-        self.post(Entry(key, value, units.pop(), how, inputs, source, note))
+        value = how(**{part: entries[part].value for part in used})
+        self.post(Entry(key, value, units.pop(), how, tuple(zip(used, used, strict=True)), source, note))
 
     def check(self, key: str, observed: Any, against: str, source: Source, note: str = "") -> None:
         """Post observed minus predicted: a figure seen outside, held against the entry `against`."""
@@ -205,8 +209,13 @@ class Scope:
         self, key: str, unit: Unit, formula: Callable[..., Any], source: Source, note: str = "", **inputs: str
     ) -> None:
         """Post a derived entry of this stage."""
-        named = {parameter: self.name(used) for parameter, used in inputs.items()}
-        self.ledger.derive(self.prefix + key, unit, formula, source, note, **named)
+        prefix, entries = self.prefix, self.ledger.entries
+        if prefix:  # as `name` does, without a call for each input: most of a search's time goes by here
+            inputs = {
+                name: full if (full := prefix + used) in entries else used  # the stage's own first
+                for name, used in inputs.items()
+            }
+        self.ledger.derive(prefix + key, unit, formula, source, note, **inputs)
 
     def total(self, key: str, source: Source, parts: Iterable[str], how: Total = SUM, note: str = "") -> None:
         """Post a total of this stage."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from dsa_ledger.account.many import Loads
     from dsa_ledger.engines.base import Build, Deployment
+    from dsa_ledger.ledger import Entry
+    from dsa_ledger.schema import Model
 
 __all__ = ["capacity", "estimate"]
 
@@ -123,10 +125,28 @@ def _weights(build: Build) -> Ledger:
     if not build.model.weights_modelled:
         return ledger
     post_layout(ledger, build)
-    post_checkpoint(ledger, build)
+    _post_known_checkpoint(ledger, build)
     for stage in build.stages:
         post_rank(ledger, build, stage)
     return ledger
+
+
+_CHECKPOINTS: dict[Model, tuple[Entry, ...]] = {}
+MOST_CHECKPOINTS = 16
+
+
+def _post_known_checkpoint(ledger: Ledger, build: Build) -> None:
+    """Post the checkpoint's entries, which follow from the model alone: a search over layouts works them out once."""
+    known = _CHECKPOINTS.get(build.model)
+    if known is not None:
+        for entry in known:
+            ledger.post(entry)
+        return
+    before = len(ledger.entries)
+    post_checkpoint(ledger, build)
+    if len(_CHECKPOINTS) >= MOST_CHECKPOINTS:
+        _CHECKPOINTS.clear()
+    _CHECKPOINTS[build.model] = tuple(ledger.entries.values())[before:]
 
 
 def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Load | Loads) -> None:

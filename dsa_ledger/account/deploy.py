@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.catalog import load_gpu, load_model
@@ -17,6 +18,7 @@ from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dsa_ledger.engines.layers import Layers
     from dsa_ledger.engines.releases import Release
     from dsa_ledger.schema import Gpu, Model, Scenario
 
@@ -29,7 +31,7 @@ def deploy(scenario: Scenario) -> Deployment:
     check_known(model, release)
     CHECKS[release.engine](scenario, model, gpu, release)
     check_machine(scenario, gpu, release)
-    layers = layers_of(model, release, scenario.features)
+    layers = _layers(model, release, scenario.features)
     cuts = scenario.sharding.pp_partition or rules.stage_cuts(model.layers, scenario.sharding.pp)
     build = Build(
         model=model,
@@ -56,6 +58,12 @@ def deploy(scenario: Scenario) -> Deployment:
         dcp=scenario.sharding.dcp,
         warnings=(*warnings, *([costs] if costs else []), *notes),
     )
+
+
+@lru_cache(maxsize=64)
+def _layers(model: Model, release: Release, features: tuple[str, ...]) -> Layers:
+    """Return `layers_of`, once for all layouts of one model and release."""
+    return layers_of(model, release, features)
 
 
 def _named(scenario: Scenario) -> tuple[Model, Gpu, Release, list[str]]:

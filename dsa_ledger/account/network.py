@@ -20,6 +20,22 @@ RING = Source(
     "reductions inside the switch move less",
     "2026-11",
 )
+# Patterns of what crosses, from public descriptions; how each engine's release calls them was not read in its code.
+DEEPEP = Source(
+    "prior",
+    "DeepEP's own benchmark setting, fp8 dispatch and bf16 combine, a token to each of its experts: "
+    "github.com/deepseek-ai/DeepEP@0297fc80 README.md; the engine's calls were not read",
+    "2026-11",
+)
+DEEPEP_RANKS = Source(
+    "prior", "experts lie whole on all tp ranks, ep = tp; assumed, the engine's calls were not read", "2026-11"
+)
+PARTIAL = Source(
+    "prior",
+    "partial outputs in bf16 and an fp32 log-sum of the gathered heads go back to their ranks; assumed from what "
+    "context-parallel decode has to combine, not read in the engine's code",
+    "2026-11",
+)
 NODE_GPUS, TRAY_GPUS = 8, 4
 
 
@@ -32,8 +48,7 @@ def post_network(ledger: Ledger, plan: Deployment) -> None:
     ledger.derive("network.tokens", Unit.TOKENS, network.step_tokens, RING, requests="step.requests", rows="draft.rows")
     # Without attention DP the MLP is reduced over the same ranks; with it experts are reached by gather or exchange.
     ledger.given("network.reductions", 1 if cut.dp_attention > 1 else 2, Unit.COUNT, RING)
-    everyone = engine_source(plan.release, "DeepEP: experts lie whole on all tp ranks, ep = tp")
-    ledger.given("network.exchange_ranks", cut.tp, Unit.RANKS, everyone)
+    ledger.given("network.exchange_ranks", cut.tp, Unit.RANKS, DEEPEP_RANKS)
     for stage in plan.stages:
         _post_stage(Scope(ledger, stage.prefix), plan, last=stage.last)
     _post_transfer(ledger)
@@ -54,9 +69,8 @@ def _post_stage(scope: Scope, plan: Deployment, *, last: bool) -> None:
         layers="model.layers", element_bytes="network.element_bytes", **wide,
     )  # fmt: skip
     if cut.dp_attention > 1 and plan.scenario.has("deepep"):
-        source = engine_source(plan.release, "DeepEP: fp8 dispatch, bf16 combine; a token goes to each of its experts")
         post(
-            "ep_exchange", network.expert_exchange_bytes, source, ranks="network.exchange_ranks", layers="model.layers",
+            "ep_exchange", network.expert_exchange_bytes, DEEPEP, ranks="network.exchange_ranks", layers="model.layers",
             experts_per_token="config.experts_per_token", **wide,
         )  # fmt: skip
     elif cut.dp_attention > 1:
@@ -68,9 +82,8 @@ def _post_stage(scope: Scope, plan: Deployment, *, last: bool) -> None:
         if scope.name("network.local_heads") not in scope.ledger:
             heads = plan.model.heads // plan.build.weights.attention_shards.value
             scope.ledger.given("network.local_heads", heads, Unit.COUNT, plan.build.weights.attention_shards.source)
-        source = engine_source(plan.release, "DCP: partial outputs of the gathered heads go back to their ranks")
         post(
-            "dcp", network.partial_attention_bytes, source, dcp="sharding.dcp", layers="model.layers",
+            "dcp", network.partial_attention_bytes, PARTIAL, dcp="sharding.dcp", layers="model.layers",
             local_heads="network.local_heads", kv_lora="config.kv_lora", **tokens,
         )  # fmt: skip
     if len(plan.stages) > 1 and last:

@@ -35,9 +35,14 @@ def requests_in_flight(*, requests_per_s: Any, request_s: Any) -> Any:
     return ceiled(requests_per_s * request_s)
 
 
-def servers_needed(*, in_flight: Any, requests_of_server: Any, spare: Any) -> Any:
-    """Return servers for so many requests at once, spares on top [count]. Source: arithmetic."""
-    return ceiled(quotient(in_flight, requests_of_server)) + spare
+def servers_needed(
+    *, in_flight: Any, requests_of_server: Any, prefilling: Any, prefills_of_server: Any, spare: Any
+) -> Any:
+    """Return servers for so many requests at once and for those in prefill, spares on top [count].
+
+    Source: arithmetic; a rank's attention computes one prompt's prefill at a time.
+    """
+    return ceiled(most(quotient(in_flight, requests_of_server), quotient(prefilling, prefills_of_server))) + spare
 
 
 def tokens_per_s(*, requests: Any, tokens_per_step: Any, step_s: Any) -> Any:

@@ -39,7 +39,7 @@ def stage_bytes(*, tokens: Any, hidden: Any, element_bytes: Any) -> Any:
 
 
 def partial_attention_bytes(*, dcp: Any, layers: Any, tokens: Any, local_heads: Any, kv_lora: Any) -> Any:
-    """Return partial attention and its log-sum sent to the other DCP ranks [B/step]. Source: vllm DCP all-to-all."""
+    """Return partial attention and its log-sum sent to the other DCP ranks [B/step]. Source: assumed, see the entry."""
     return (dcp - 1) * layers * tokens * local_heads * (2 * kv_lora + 4)
 
 

@@ -23,10 +23,13 @@ def step_seconds(ledger: Ledger, end: Literal["floor", "low", "high"]) -> float 
     if end != "floor" and "time.step_s" in ledger:
         return float(ledger["time.step_s"])
     key = f"time.step_{end}_s"
-    stages = [float(ledger[name]) for name in ledger.entries if name.startswith("stage[") and name.endswith(f"].{key}")]
-    if stages:
-        return sum(stages)
-    return float(ledger[key]) if key in ledger else None
+    if f"stage[0].{key}" not in ledger:
+        return float(ledger[key]) if key in ledger else None
+    seconds, stage = 0.0, 0
+    while (name := f"stage[{stage}].{key}") in ledger:
+        seconds += float(ledger[name])
+        stage += 1
+    return seconds
 
 
 class Limit(NamedTuple):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Goal = Literal["requests", "context", "step", "gpus"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 MOST_GPUS = 64
-MOST_WHOLE = 32
+MOST_WHOLE = 64
+BEFORE_STEP = 3  # parts of the sort key by requests that stand before the step time
 FORMATS = ("auto", "bf16", "fp8", "fp8_ds_mla", "nvfp4")
 
 
@@ -123,8 +124,7 @@ def rank(
     if goal == "step" and not any(one.pessimistic_s is not None for one in fits) and fits:
         raise NotModelled("step time", fits[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
     best = sorted(fits, key=lambda one: order(one, goal, most_step_s))
-    # The step time breaks ties, so a few more than are shown are worked out whole before the last sort.
-    first = max(top, MOST_WHOLE) if top else 0
+    first = _decided_by_step(best, goal, top)
     best[:first] = sorted((_whole(one) for one in best[:first]), key=lambda one: order(one, goal, most_step_s))
     short.sort(key=_missing_share)
     return Ranking(
@@ -138,6 +138,16 @@ def rank(
         most_step_s,
         tuple(sorted(slow, key=lambda one: one.least_step_s or 0.0)),
     )
+
+
+def _decided_by_step(best: Sequence[Deployment], goal: Goal, top: int) -> int:
+    """Return how many to work out whole: those shown, and those that the step time may put in front of the last one."""
+    first = top
+    while goal == "requests" and 0 < first < min(len(best), MOST_WHOLE):
+        if order(best[first], goal)[:BEFORE_STEP] != order(best[top - 1], goal)[:BEFORE_STEP]:
+            break
+        first += 1
+    return first
 
 
 def _whole(one: Deployment) -> Deployment:

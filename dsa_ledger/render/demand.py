@@ -64,6 +64,8 @@ def demand_text(found: Demand, form: str) -> str:
         return (rows_csv(ends) if form == "csv" else rows_md(ends)) if ends else ""
     lines = [*textwrap.wrap(headline(found.scenario), WIDTH), ""]
     rows = [("a server runs and holds at most", f"{found.requests:,} and {found.holds:,} requests")]
+    if found.wish.prompt is not None:
+        rows.append(("held at, steps timed at", f"{found.end_context:,} and {found.step_context:,} tokens of context"))
     if found.low and found.high:
         rows += _ends(found.low, found.high)
     lines += _lines(rows)
@@ -85,14 +87,19 @@ def _ends(low: End, high: End) -> list[tuple[str, str]]:
     ]
     if low.in_flight is not None and high.in_flight is not None:
         rows += [
-            ("requests in flight", _pair(f"{low.in_flight:,}", f"{high.in_flight:,}")),
-            ("servers", _pair(f"{low.servers:,}", f"{high.servers:,}")),
+            ("requests in flight, at least", _pair(f"{low.in_flight:,}", f"{high.in_flight:,}")),
+            ("servers, at least", _pair(f"{low.servers:,}", f"{high.servers:,}")),
         ]
+    if low.prefill_attention_s is not None and high.prefill_attention_s is not None:
+        ends = (brief(value, Unit.SECONDS) for value in (low.prefill_attention_s, high.prefill_attention_s))
+        rows.append(("a prefill's attention layers take", _pair(*ends)))
     if low.cost_per_million_output_tokens is not None and high.cost_per_million_output_tokens is not None:
+        month = "a month costs" if low.in_flight is None else "a month costs, at least"
         cheap, dear = low.cost_per_million_output_tokens, high.cost_per_million_output_tokens
         rows += [
+            ("a million input tokens cost", "not modelled"),
             ("a million output tokens cost", _pair(f"{cheap:,.2f}", f"{dear:,.2f}")),
-            ("a month costs", _pair(f"{low.cost_per_month:,.0f}", f"{high.cost_per_month:,.0f}")),
+            (month, _pair(f"{low.cost_per_month:,.0f}", f"{high.cost_per_month:,.0f}")),
         ]
     return rows
 

@@ -43,6 +43,16 @@ def test_decode_context_parallelism_sends_partial_attention():
     assert found["network.dcp_bytes"] == 3 * 78 * 16 * (64 // 8) * (2 * 512 + 4)
 
 
+def test_patterns_that_were_not_read_in_an_engine_are_priors():
+    exchanged = ledger(sharding={"tp": 8, "ep": 8, "dp_attention": 8}, features=["deepep"])
+    cut = ledger(engine="vllm@0.33.0", sharding={"tp": 8, "dcp": 4}, limits={"context_length": 100_000})
+    for found, name in ((exchanged, "ep_exchange"), (exchanged, "exchange_ranks"), (cut, "dcp")):
+        key = name if name == "exchange_ranks" else f"{name}_bytes"
+        source = found.entries[f"network.{key}"].source
+        assert source.kind == "prior"
+        assert "not read" in source.ref
+
+
 def test_every_stage_but_the_last_hands_on_its_rows():
     found = ledger(sharding={"tp": 8, "pp": 2})
     assert found["stage[0].network.pp_send_bytes"] == 2 * 16 * 6144 * 2 == found["network.pp_send_bytes"]

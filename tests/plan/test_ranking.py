@@ -82,6 +82,13 @@ def test_experts_stay_whole_where_slices_would_cut_a_block():
         assert any(cut.ep == 1 for cut, servers in cuts if servers == 4)
 
 
+def test_those_shown_have_whole_ledgers_and_ties_are_broken_by_the_step_time():
+    found = rank(scenario(), [Machine("H200", 16)], [SGLANG, VLLM], ["fp8", "bf16"], "requests", top=3)
+    assert all("time.step_floor_s" in one.outcome.ledger for one in found.best[:3])
+    everything = rank(scenario(), [Machine("H200", 16)], [SGLANG, VLLM], ["fp8", "bf16"], "requests", top=64)
+    assert [key(one) for one in found.best[:3]] == [key(one) for one in everything.best[:3]]
+
+
 def test_the_load_of_several_servers_is_shared():
     found = rank(scenario(load={"context": 1000, "batch": 9}), [Machine("B200", 16)], [SGLANG], ["fp8"], "requests")
     two = next(one for one in found.best if one.layout.servers == 2)
