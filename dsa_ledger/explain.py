@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import opcode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,35 +73,42 @@ def _number(value: Any, separator: str) -> str:
 @functools.cache
 def _text(formula: Callable[..., Any]) -> str:
     """Return the expression as its source spells it; one over several lines is set anew, which takes far longer."""
-    found = _expression(formula)
-    if found.lineno != found.end_lineno:
-        return ast.unparse(found)
-    line = _lines(formula.__code__.co_filename)[found.lineno - 1]
-    return line[found.col_offset : found.end_col_offset].decode()
+    spelled = _spelled(formula)
+    return ast.unparse(_expression(formula)) if "\n" in spelled else spelled
 
 
 @functools.cache
 def _expression(formula: Callable[..., Any]) -> ast.expr:
-    """Return the one return expression of a function at the top of a module (LookupError for any other)."""
+    """Return the parsed return expression of a function."""
+    return ast.parse(_spelled(formula), mode="eval").body
+
+
+@functools.cache
+def _spelled(formula: Callable[..., Any]) -> str:
+    """Return the source of a function's one return expression (LookupError for a function of another form).
+
+    The compiler notes where each instruction comes from: the place of the return is the whole statement, so that the
+    module need not be parsed again.
+    """
     code = formula.__code__
-    function = _functions(code.co_filename).get(code.co_name)
-    returns = [part for part in ast.walk(function) if isinstance(part, ast.Return)] if function else []
-    if len(returns) != 1 or returns[0].value is None:
+    steps = zip(code.co_code[::2], code.co_positions(), strict=True)
+    places = {place for step, place in steps if opcode.opname[step].startswith("RETURN_")}
+    first, last, begin, end = places.pop() if len(places) == 1 else (None,) * 4
+    if first is None or last is None or begin is None or end is None:
         raise LookupError(f"{code.co_name} in {code.co_filename} is no function with one return expression")
-    return returns[0].value
+    lines = _lines(code.co_filename)[first - 1 : last]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    statement = b"\n".join(lines).decode()
+    if not statement.startswith("return "):
+        raise LookupError(f"{code.co_name} in {code.co_filename} is no function with one return expression")
+    return statement.removeprefix("return ")
 
 
 @functools.cache
 def _lines(file: str) -> list[bytes]:
-    """Return the lines of a module as bytes: `ast` counts columns in bytes."""
+    """Return the lines of a module as bytes: the compiler counts columns in bytes."""
     return Path(file).read_bytes().splitlines()
-
-
-@functools.cache
-def _functions(file: str) -> dict[str, ast.FunctionDef]:
-    """Return the functions at the top of a module, by name; each module is parsed once."""
-    tree = ast.parse(b"\n".join(_lines(file)))
-    return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
 # Groups of entries that exist only where the scenario asks for them, and what asks.

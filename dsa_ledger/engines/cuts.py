@@ -1,4 +1,4 @@
-"""What every engine asks of a layout alike: whole heads and expert slices, stages that add up, an MTP layer to draft."""
+"""What every engine asks of a layout alike: whole heads and expert slices, stages that add up, an MTP layer."""
 
 from __future__ import annotations
 
