@@ -8,7 +8,7 @@ import pytest
 from test_claims import EXPECTED, misses
 
 from dsa_ledger import account, claims
-from dsa_ledger.account import deploy
+from dsa_ledger.account.deploy import _layers
 from dsa_ledger.engines import layers
 from dsa_ledger.formulas import cells, step
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Forget what was worked out under the other rules, before and after."""
-    caches = (account._deployment, account._weights, deploy._layers)  # noqa: SLF001 - a changed rule must not meet them
+    caches = (account._deployment, account._weights, _layers)  # noqa: SLF001 - a changed rule must not meet them
     for cache in caches:
         cache.cache_clear()
     yield
