@@ -173,6 +173,8 @@ class Profile(_Part):
     warnings: tuple[str, ...]
     merged_from: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()  # engine kernels that were not timed, and why
+    host: str = ""  # where it ran; "" in profiles of releases that did not say
+    node: str = ""  # Ray's name of the node, which tells nodes of one host apart
 
     @property
     def label(self) -> str:
@@ -187,8 +189,14 @@ class Profile(_Part):
 
     @property
     def file_stem(self) -> str:
-        """Return a file name that tells boxes apart."""
-        name = f"{self.hardware.name}-{self.hardware.identity[-8:]}".lower()
+        """Return a file name that tells boxes apart: host and GPU UUID, or host and Ray node of a CPU."""
+        hardware = self.hardware
+        if not self.host:
+            name = f"{hardware.name}-{hardware.identity[-8:]}".lower()
+        elif hardware.kind == "cpu":
+            name = f"{self.host}-{self.node or 'cpu'}".lower()
+        else:
+            name = f"{self.host}-{hardware.identity}".lower()
         return "-".join(filter(None, "".join(c if c in PLAIN_LETTERS else " " for c in name).split()))
 
 
