@@ -112,7 +112,7 @@ def profiles(
     ranks: Ranks = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """List, show, compare, merge or export measured profiles; find a fleet's slow boxes. Imports public layer times."""
+    """List, show, compare, merge or export measured profiles. Finds slow boxes; imports public layer times."""
     check_format(format)
     given = files or []
     if action not in ACTIONS:

@@ -148,7 +148,7 @@ def with_slowest(scenario: Scenario, folder: Path) -> tuple[Scenario, str]:
         f"every rank is taken to be the slowest of {len(fitting)} profiles, {box.file}: {box.share:.1%} of the median"
         + (f"; {aside} files are of another GPU or cannot be used" if aside else "")
     )
-    return scenario.model_copy(update={"profile": str(folder / box.file)}), sentence
+    return scenario.model_copy(update={"profile": str(folder.joinpath(box.file))}), sentence
 
 
 def _finite(value: Any) -> Any:
