@@ -220,13 +220,15 @@ def _seen(board: Any) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
 def _late(pending: dict[Any, Job], since: dict[str, float], waited_s: float, asked: Asked) -> list[tuple[Any, Fault]]:
     """Return the tasks that are out of time, each with the reason."""
     found = []
+    # Where none has said that it runs, the board may be lost: then a task has both limits.
+    start_limit_s = asked.free_limit_s + (0 if since else asked.time_limit_s)
     for ref, job in pending.items():
         ran = since.get(job.name)
         if ran is not None and ran > asked.time_limit_s:
             expected = f"an end within {asked.time_limit_s:g} s: timed out and cancelled"
             found.append((ref, Fault(job.name, f"{ran:.0f} s", expected)))
-        elif ran is None and waited_s > asked.free_limit_s + (asked.time_limit_s if not since else 0):
-            expected = f"to be idle within {asked.free_limit_s:g} s: Ray has lent it to others"
+        elif ran is None and waited_s > start_limit_s:
+            expected = f"a start within {start_limit_s:g} s: Ray has lent it to others, or can start no worker there"
             found.append((ref, Fault(job.name, f"{waited_s:.0f} s", expected)))
     return found
 

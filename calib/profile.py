@@ -1,7 +1,7 @@
 """A profile: what one box measured, by which protocol, with every sample. Written whole or not at all, and sealed.
 
-The seal is a SHA-256 over the content: a file that was cut short or edited by hand is found when it is loaded. Beside it
-stands one over the text that follows, which is quicker to check where a thousand files are read.
+The seal is a SHA-256 over the content: a file that was cut short or edited by hand is found when it is loaded.
+Beside it stands one over the text that follows, which is quicker to check where a thousand files are read.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def calibrate(
     check_format(format)
     _check_out(out)
     try:
-        if all_gpus:
+        if all_gpus and ray is None:
             _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
             return
         _need("numpy", "pip install 'dsa-ledger[calibrate]'")
@@ -87,6 +87,8 @@ def calibrate(
 
         asked = Plan(quick=quick, free_fraction=fraction, one_span=one_span, block_table=block_table)
         if ray is not None:
+            if all_gpus:
+                raise BadInput([Fault("all-gpus", ray, "without --ray, which measures every GPU by itself")])
             _need("ray", "pip install 'dsa-ledger[fleet]'")
             calibrate_on_ray(ray, device, asked, out, _backend, busy=busy, time_limit=time_limit)
             return

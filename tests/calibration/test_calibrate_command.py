@@ -113,6 +113,7 @@ def test_quick_takes_at_most_twenty_seconds(tmp_path):
         (["--device", "cpu", "--format", "xml"], "format"),
         (["--all-gpus"], "all-gpus"),
         (["--all-gpus", "--device", "cpu", "--out", "."], "all-gpus"),
+        (["--ray", "auto", "--all-gpus"], "without --ray, which measures every GPU by itself"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(command, arguments, said):

@@ -46,7 +46,13 @@ def cluster():
     """Start eight nodes, the head among them; nothing but this machine reaches them."""
     started = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False, "num_gpus": 0},
+        head_node_args={
+            "num_cpus": 1,
+            "node_ip_address": "127.0.0.1",
+            "include_dashboard": False,
+            "num_gpus": 0,
+            "_system_config": {"health_check_period_ms": 1000},
+        },
     )
     for _ in range(NODES - 1):
         started.add_node(num_cpus=1, num_gpus=0, node_ip_address="127.0.0.1", wait=False)
@@ -242,6 +248,16 @@ def test_a_node_that_is_killed_loses_nothing_that_was_finished(cluster, tmp_path
     assert name[:8] in fault.path
     assert "timed out" not in str(fault), "the loss was noticed, not waited for"
     cluster.add_node(num_cpus=1, num_gpus=0, node_ip_address="127.0.0.1")  # tests come in any order
+
+
+def test_a_box_that_is_lent_to_others_is_named_and_not_waited_for():
+    jobs = {1: fleet.Job("busy/1", "a", 1), 2: fleet.Job("runs/2", "b", 1), 3: fleet.Job("hangs/3", "c", 1)}
+    since = {"runs/2": 59.0, "hangs/3": 61.0}
+    found = dict(fleet._late(jobs, since, 61.0, asked()))  # noqa: SLF001 - the rule by itself
+    assert set(found) == {1, 3}
+    assert str(found[1]).startswith("busy/1: '61 s': a start within 60 s: Ray has lent it to others")
+    assert str(found[3]) == "hangs/3: '61 s': an end within 60 s: timed out and cancelled"
+    assert fleet._late(jobs, {}, 119.0, asked()) == []  # noqa: SLF001 - a board that does not answer
 
 
 @pytest.mark.parametrize(
