@@ -52,8 +52,11 @@ class DeviceBackend:
     read_kernels: Sequence[str] = ("read_pages", "read_pages_bulk")
     scan_kernels: Sequence[str] = ("scan_rows", "scan_rows_cluster")
 
-    def __init__(self, number: int, peak_of: Callable[[str], float | None]) -> None:
-        """Look at the GPU and build its kernels; `peak_of` gives a GPU's peak by the driver's name [B/s]."""
+    def __init__(self, number: int, peak_of: Callable[[str], float | None], *, busy: bool = False) -> None:
+        """Look at the GPU and build its kernels; `peak_of` gives a GPU's peak by the driver's name [B/s].
+
+        `busy`: measure it although other processes use it.
+        """
         count = device_count()
         if not 0 <= number < count:
             raise BadInput([Fault("device", f"gpu:{number}", f"one of the {count} GPUs, counted from 0")])
@@ -61,7 +64,7 @@ class DeviceBackend:
         # Asked before this process has a context: in a container it could not tell its own from another's.
         self.bus = cupy.cuda.Device(number).pci_bus_id
         self.gpu = smi.query(self.bus)
-        _refuse_shared(self.gpu)
+        _refuse_shared(self.gpu, busy=busy)
         properties = cupy.cuda.runtime.getDeviceProperties(number)
         with cupy.cuda.Device(number):
             capability = int(properties["major"]) * 10 + int(properties["minor"])
@@ -288,11 +291,11 @@ class _Loaded:
         return self.stream.end_capture()
 
 
-def _refuse_shared(gpu: smi.Gpu) -> None:
+def _refuse_shared(gpu: smi.Gpu, *, busy: bool) -> None:
     faults = []
     if gpu.mig:
         faults.append(Fault("device.mig", "on", "a whole GPU: a slice has a share of the memory's channels"))
-    if gpu.others:
+    if gpu.others and not busy:
         faults.append(
             Fault("device.processes", list(gpu.others), "an idle GPU; end them, or name another: --device gpu:N")
         )

@@ -1,6 +1,7 @@
 """A profile: what one box measured, by which protocol, with every sample. Written whole or not at all, and sealed.
 
 The seal is a SHA-256 over the content: a file that was cut short or edited by hand is found when it is loaded.
+Beside it stands one over the text that follows, which is quicker to check where a thousand files are read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import from_json
 
 from calib.stats import Summary, summary
 from dsa_ledger.errors import BadInput, Fault
@@ -173,6 +175,8 @@ class Profile(_Part):
     warnings: tuple[str, ...]
     merged_from: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()  # engine kernels that were not timed, and why
+    host: str = ""  # where it ran; "" in profiles of releases that did not say
+    node: str = ""  # Ray's name of the node, which tells nodes of one host apart
 
     @property
     def label(self) -> str:
@@ -187,8 +191,14 @@ class Profile(_Part):
 
     @property
     def file_stem(self) -> str:
-        """Return a file name that tells boxes apart."""
-        name = f"{self.hardware.name}-{self.hardware.identity[-8:]}".lower()
+        """Return a file name that tells boxes apart: host and GPU UUID, or host and Ray node of a CPU."""
+        hardware = self.hardware
+        if not self.host:
+            name = f"{hardware.name}-{hardware.identity[-8:]}".lower()
+        elif hardware.kind == "cpu":
+            name = f"{self.host}-{self.node or 'cpu'}".lower()
+        else:
+            name = f"{self.host}-{hardware.identity}".lower()
         return "-".join(filter(None, "".join(c if c in PLAIN_LETTERS else " " for c in name).split()))
 
 
@@ -198,7 +208,8 @@ def save(profile: Profile, path: Path) -> Path:
     It appears whole or not at all. Raises BadInput where nothing can be written.
     """
     target = path / f"{profile.file_stem}.json" if path.is_dir() else path
-    text = json.dumps({"seal": profile.seal, **profile.model_dump(mode="json")}, indent=1) + "\n"
+    rest = json.dumps(profile.model_dump(mode="json"), indent=1)[1:] + "\n"
+    text = f'{{\n "seal": "{profile.seal}:{_sha256(rest)}",{rest}'
     try:
         with tempfile.NamedTemporaryFile(
             "w", dir=target.parent, prefix=".profile-", delete=False, encoding="utf-8"
@@ -217,23 +228,30 @@ def save(profile: Profile, path: Path) -> Path:
     return target
 
 
-def load(path: Path) -> Profile:
-    """Return the profile of a file (BadInput: unreadable, damaged, edited, or each field that is wrong)."""
+def load(path: Path, *, briefly: bool = False) -> Profile:
+    """Return the profile of a file (BadInput: unreadable, damaged, edited, or each field that is wrong).
+
+    `briefly`: with its first case alone, the seal standing for the others: several times as fast, for a whole fleet.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = from_json(text) if briefly else json.loads(text)
     except OSError as failure:
         raise BadInput([Fault("profile", str(path), failure.strerror or "a file")]) from None
     except ValueError:
         raise BadInput([Fault("profile", str(path), "a whole JSON file; this one is damaged")]) from None
     if not isinstance(content, dict):
         raise BadInput([Fault("profile", str(path), "a profile as `dsa-ledger calibrate` writes it")])
-    seal = content.pop("seal", None)
+    seal, _, of_text = str(content.pop("seal", "")).partition(":")
+    # As it was written, not as it is read: a field that is new since then has its default, and is not sealed.
+    is_whole = (briefly and of_text == _sha256(text.partition(",")[2])) or _seal_of(content) == seal
+    if briefly and is_whole and isinstance(content.get("cases"), list):
+        content["cases"] = content["cases"][:1]
     try:
         profile = Profile.model_validate(content)
     except ValidationError as wrong:
         raise BadInput(_faults(wrong)) from None
-    # As it was written, not as it is read: a field that is new since then has its default, and is not sealed.
-    if _seal_of(content) != seal:
+    if not is_whole:
         raise BadInput([Fault("profile", str(path), "the content that was sealed; this file was edited or damaged")])
     return profile
 
@@ -249,7 +267,11 @@ def load_for_estimate(path: Path) -> Profile:
 
 
 def _seal_of(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return _sha256(json.dumps(content, sort_keys=True))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _faults(wrong: ValidationError) -> list[Fault]:

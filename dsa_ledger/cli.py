@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -54,9 +55,15 @@ def _root(*, version: Version = False) -> None:
 All = Annotated[bool, typer.Option("--all", help="Show every entry in the table.")]
 
 
-def estimate(*, asked: Asked, all: All = False) -> None:  # noqa: A002 - the option's name
+FleetFolder = Annotated[
+    Path | None,
+    typer.Option("--fleet", metavar="DIR", help="Profiles of a fleet: every rank is taken to be the slowest of them."),
+]
+
+
+def estimate(*, asked: Asked, all: All = False, fleet: FleetFolder = None) -> None:  # noqa: A002 - the option's name
     """Print the whole ledger of one scenario."""
-    scenario, ledger = _ledger(asked)
+    scenario, ledger = _ledger(asked, fleet)
     from dsa_ledger.render import ledger_text
 
     write(ledger_text(scenario, ledger, asked.format, every=all, colour=_colour()))
@@ -227,17 +234,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _ledger(asked: Asked) -> tuple[Scenario, Ledger]:
+def _ledger(asked: Asked, fleet: Path | None = None) -> tuple[Scenario, Ledger]:
     from dsa_ledger.options import named, scenario_of
 
-    scenario = scenario_of(asked)
+    scenario, said = scenario_of(asked), []
+    if fleet is not None:
+        from dsa_ledger.cli_fleet import with_slowest
+
+        scenario, sentence = with_slowest(scenario, fleet)
+        said.append(sentence)
     from dsa_ledger.account import estimate as ledger_of
 
     try:
         ledger = ledger_of(scenario)
     except BadInput as bad:
         raise named(bad, asked) from None
-    for sentence in asked.notes or ():
+    for sentence in (*said, *(asked.notes or ())):
         ledger.warn(sentence)
     return scenario, ledger
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsa_ledger.cli_fleet import calibrate_on_ray, merge_folder, print_fleet
 from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, Fault, nearest
 from dsa_ledger.options import check_format
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from calib.run import Backend
 
 INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
-ACTIONS = ("list", "show", "compare", "merge", "export", "import-aiconfigurator")
+ACTIONS = ("list", "show", "compare", "merge", "fleet", "export", "import-aiconfigurator")
 
 DeviceName = Annotated[str, typer.Option("--device", help="gpu, gpu:N, cpu, cpu:torch or cpu:numpy.")]
 Quick = Annotated[bool, typer.Option("--quick", help="At most 20 s instead of 90.")]
@@ -34,6 +35,18 @@ Fraction = Annotated[
 OneSpan = Annotated[bool, typer.Option("--one-span", help="One tensor over all the memory, not one per layer.")]
 DumpedTable = Annotated[
     Path | None, typer.Option("--block-table", metavar="FILE.npy", help="Replay a real server's block table.")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS|auto", help="Every idle GPU of a Ray cluster (--device cpu: node)."),
+]
+Busy = Annotated[bool, typer.Option("--busy", help="Measure what others use, too.")]
+TimeLimit = Annotated[
+    float, typer.Option("--time-limit", metavar="SECONDS", min=1, help="With --ray: the longest that one box may take.")
+]
+Ranks = Annotated[
+    Path | None,
+    typer.Option("--ranks", metavar="FILE.csv", help="With `fleet`: columns group,rank,host,uuid; worst rank each."),
 ]
 ProgressFile = Annotated[Path | None, typer.Option("--progress-file", hidden=True)]  # --all-gpus looks at it
 Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
@@ -53,6 +66,9 @@ def calibrate(
     fraction: Fraction = 0.85,
     one_span: OneSpan = False,
     block_table: DumpedTable = None,
+    ray: Ray = None,
+    busy: Busy = False,
+    time_limit: TimeLimit = 300,
     progress_file: ProgressFile = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
@@ -60,7 +76,7 @@ def calibrate(
     check_format(format)
     _check_out(out)
     try:
-        if all_gpus:
+        if all_gpus and ray is None:
             _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
             return
         _need("numpy", "pip install 'dsa-ledger[calibrate]'")
@@ -70,11 +86,18 @@ def calibrate(
         from dsa_ledger.render.profiles import progress_bar
 
         asked = Plan(quick=quick, free_fraction=fraction, one_span=one_span, block_table=block_table)
-        backend = _backend(device)
+        if ray is not None:
+            if all_gpus:
+                raise BadInput([Fault("all-gpus", ray, "without --ray, which measures every GPU by itself")])
+            _need("ray", "pip install 'dsa-ledger[fleet]'")
+            calibrate_on_ray(ray, device, asked, out, _backend, busy=busy, time_limit=time_limit)
+            return
+        backend = _backend(device, busy)
         with progress_bar(shown=sys.stderr.isatty()) as bar:
             profile = profile_of(backend, asked, tell_by_file(progress_file) if progress_file else bar)
     except KeyboardInterrupt:
-        complain("", ["interrupted: nothing was written"])
+        kept = "what was written stays" if ray else "nothing was written"
+        complain("", [f"interrupted: {kept}"])
         raise typer.Exit(INTERRUPTED) from None
     from calib.profile import save
 
@@ -88,14 +111,22 @@ def profiles(
     action: Action,
     files: Files = None,
     out: Out = None,
+    ranks: Ranks = None,
     format: Format = "table",  # noqa: A002 - the option's name
 ) -> None:
-    """List, show, compare, merge or export measured profiles. Imports public layer times as priors."""
+    """List, show, compare, merge or export measured profiles. Finds slow boxes; imports public layer times."""
     check_format(format)
     given = files or []
     if action not in ACTIONS:
         raise BadInput([Fault("action", action, nearest(action, ACTIONS))])
+    if ranks is not None and action != "fleet":
+        raise BadInput([Fault("ranks", str(ranks), "with `profiles fleet DIR` alone")])
     _need("numpy", "pip install 'dsa-ledger[calibrate]'")
+    if action == "fleet":
+        if len(given) != 1:
+            raise BadInput([Fault("files", given, "one folder of profiles")])
+        print_fleet(Path(given[0]), ranks, format)
+        return
     act = {"list": _list, "show": _show, "compare": _compare, "merge": _merge, "export": _export}
     act.get(action, _import)(given, out, format)
 
@@ -156,6 +187,10 @@ def _merge(given: list[str], out: Path | None, form: str) -> None:
     if out is None:
         raise BadInput([Fault("out", None, "a file or folder for the merged profile")])
     _check_out(out)
+    if len(given) == 1 and Path(given[0]).is_dir():
+        if left_out := merge_folder(Path(given[0]), out):
+            complain("left out: ", left_out)
+        return
     profile = merge(_load(given, 2, more=True))
     complain("written: ", [str(save(profile, out))])
     _print_profile(profile, form)
@@ -237,7 +272,7 @@ def _built_in() -> Path:
     return Path(calib.__file__).with_name("profiles")
 
 
-def _backend(device: str) -> Backend:
+def _backend(device: str, busy: bool) -> Backend:  # noqa: FBT001 - Ray's tasks call it
     kind, _, detail = device.partition(":")
     if kind == "cpu":
         from calib.host import HostBackend
@@ -248,7 +283,7 @@ def _backend(device: str) -> Backend:
     _need("cupy", "pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
     from calib.device import DeviceBackend
 
-    return DeviceBackend(int(detail or 0), _peak_bytes_per_s)
+    return DeviceBackend(int(detail or 0), _peak_bytes_per_s, busy=busy)
 
 
 def _calibrate_all(out: Path | None, device: str, *, block_table: Path | None, **asked: Any) -> None:

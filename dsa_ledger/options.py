@@ -164,7 +164,7 @@ def mentioned(arguments: Sequence[str]) -> tuple[Option, ...]:
     typer makes a validator for every option, given or not: 0.2 ms each.
     """
     words = {text.partition("=")[0] for text in arguments if text.startswith("--")}
-    if words <= {option.name for option in OPTIONS} | {"--set", "--from-command", "--format", "--all"}:
+    if words <= {option.name for option in OPTIONS} | {"--set", "--from-command", "--format", "--all", "--fleet"}:
         return tuple(option for option in OPTIONS if option.name in words)
     return OPTIONS
 

@@ -227,3 +227,20 @@ def test_what_was_not_measured_is_not_guessed():
     assert fits.run_length is None
     assert fits.scans == ()
     assert fits.shapes[0].eta is None
+
+
+def test_a_profile_is_read_briefly_by_the_seal_of_its_text_or_of_its_content(tmp_path):
+    saved = profile(case(), case("scan/scan_rows/contiguous/b1/L8"))
+    path = files.save(saved, tmp_path / "box.json")
+    brief = files.load(path, briefly=True)
+    assert brief == saved.model_copy(update={"cases": saved.cases[:1]})
+    text = path.read_text(encoding="utf-8")
+    path.write_text(json.dumps(json.loads(text)), encoding="utf-8")  # other white space, the same content
+    assert files.load(path, briefly=True) == brief
+    assert files.load(path) == saved
+    for before, after in (('"quick": true', '"quick": false'), ("1.2e-06", "1.3e-06"), ('"seal": "', '"seal": "0')):
+        assert before in text
+        path.write_text(text.replace(before, after), encoding="utf-8")
+        for briefly in (True, False) if "seal" not in before else (False,):
+            with pytest.raises(BadInput, match="edited or damaged"):
+                files.load(path, briefly=briefly)
