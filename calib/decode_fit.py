@@ -33,6 +33,7 @@ OF_ONE_BATCH = Part(0.02, (0.05, 2.0))
 NOISE = 0.006
 ACROSS = 0.3  # how much of the correction holds on both sides of the first top-k launch
 KNOTS = (8192, 32768, 65536)
+L2_SHARES = (0.5, 1.0)
 MIXED_CELLS = {"tensorrt-llm": 2048}  # exactly here TensorRT-LLM takes another kernel: 21-35% slower than at 4,096
 
 
@@ -42,20 +43,23 @@ def is_mixed(points: Points) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(points.prefix == (MIXED_CELLS.get(points.group.engine, -1) if layer else -1))
 
 
-def law_terms(batch: Array, tokens: Array, gpu: str) -> Array:
-    """Return the terms of the growth law, one column each; every coefficient is microseconds and at least 0."""
+def law_terms(batch: Array, tokens: Array, gpu: str, first: int) -> Array:
+    """Return the terms of the growth law, one column each; every coefficient is microseconds and at least 0.
+
+    `first` is the least number of tokens of which some are left out.
+    """
     machine = machine_of(gpu)
     waves = np.ceil(batch / machine.processors)
     gathered = np.minimum(tokens, TOPK) / TOPK
     octaves = np.log2(np.maximum(batch, 1))
-    launched = (tokens >= TOPK) * 1.0
+    launched = (tokens >= first) * 1.0
     beyond = np.maximum(tokens - TOPK, 0.0)
     footprint = RECORD_BYTES * batch * tokens
     columns: list[Any] = [gathered, gathered * batch / 100, gathered * octaves]
     columns += [launched, launched * octaves, launched * batch / 100]
     columns += [beyond * waves / 1e4, beyond * batch / 1e5]
     columns += [np.maximum(tokens - knot, 0.0) * waves / 1e4 for knot in KNOTS]
-    columns += [np.maximum(footprint - share * machine.l2_bytes, 0.0) / 1e8 for share in (0.5, 1.0)]
+    columns += [np.maximum(footprint - share * machine.l2_bytes, 0.0) / 1e8 for share in L2_SHARES]
     return np.stack(columns, axis=1)
 
 
@@ -66,6 +70,8 @@ class DecodeFit:
         """Fit points without eager batches and mixed cells (BadInput on too few cells)."""
         self.gpu, self.labels = points.group.gpu, points.labels
         self.engine, self.module = points.group.engine, points.group.module
+        # Up to 2,048 tokens a layer keeps all and selects none; the kernel alone is at its whole number from there on.
+        self.first = TOPK if self.module == "sparse_mla_kernel" else TOPK + 1
         self.kinds = sorted({label.kind for label in self.labels})
         self.heads = sorted({(label.kind, label.heads) for label in self.labels})
         self.batches = np.unique(points.batch)
@@ -112,17 +118,23 @@ class DecodeFit:
         for index in range(len(self.kinds)):
             chosen = (cells[:, 0] == index) & np.isfinite(seen)
             weight = 1 / typical[chosen]
-            terms = law_terms(cells[chosen, 1], cells[chosen, 2], self.gpu)
+            terms = law_terms(cells[chosen, 1], cells[chosen, 2], self.gpu, self.first)
+            terms[:, -len(L2_SHARES) :] *= self._reaches_beyond_l2(cells[chosen])  # else noise would set a slope
             law = nonnegative(terms * weight[:, None], seen[chosen] * weight)
             left = (seen[chosen] - terms @ law) * weight
-            parts, edge = (LIKE_A_BATCH, OF_ONE_BATCH), np.log2(TOPK)
+            parts, edge = (LIKE_A_BATCH, OF_ONE_BATCH), np.log2(self.first)
             self.laws.append(law)
             self.corrections.append(
                 Smoother(np.log2(cells[chosen, 1:]), left, parts, noise=NOISE, edge=edge, across=ACROSS)
             )
 
+    def _reaches_beyond_l2(self, cells: Array) -> Array:
+        """Return 1 for each share of L2 that the largest measured index-K is at least an octave beyond, else 0."""
+        largest = float((cells[:, 1] * cells[:, 2]).max()) * RECORD_BYTES
+        return np.array([float(largest >= 2 * share * machine_of(self.gpu).l2_bytes) for share in L2_SHARES])
+
     def _growth(self, kind: int, batch: Array, tokens: Array, typical: Array) -> Array:
-        law = law_terms(batch, tokens, self.gpu) @ self.laws[kind]
+        law = law_terms(batch, tokens, self.gpu, self.first) @ self.laws[kind]
         return np.asarray(law + typical * self.corrections[kind].at(np.log2(np.stack([batch, tokens], axis=1))))
 
     def _without_gaps(self, floor: Array) -> Array:
@@ -152,7 +164,7 @@ class DecodeFit:
     def typical(self, kind: int, batch: Array, tokens: Array) -> Array:
         """Return the usual time of a kind of series: median floor and law [us]."""
         usual = np.median(self.floor[self._kind_of == kind], axis=0)
-        law = law_terms(batch, tokens, self.gpu) @ self.laws[kind]
+        law = law_terms(batch, tokens, self.gpu, self.first) @ self.laws[kind]
         return np.asarray(self._between_batches(np.broadcast_to(usual, (len(batch), len(usual))), batch) + law)
 
     def _between_batches(self, table: Array, batch: Array) -> Array:

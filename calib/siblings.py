@@ -32,7 +32,7 @@ def from_siblings(file: dict[str, Any], points: Points) -> Array | None:
         pairs = [(other, tables[other.name]) for other in some]
         predicted = predicted_decode(carried_decode(pairs, target, module=group.module), points)
     else:
-        predicted = predicted_prefill(carried_prefill(tables, some, target), points)
+        predicted = predicted_prefill(carried_prefill(tables, some, target, module=group.module), points)
     return np.asarray(predicted / points.us - 1)
 
 

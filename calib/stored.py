@@ -25,6 +25,7 @@ NODES = {
         1024,
         2047,
         2048,
+        2049,
         3072,
         4096,
         8192,
@@ -37,8 +38,8 @@ NODES = {
         524288,
         1048576,
     ),
-    "vllm": (2, 256, 512, 1024, 2047, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
-    "tensorrt-llm": (2, 256, 512, 1024, 2047, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
+    "vllm": (2, 256, 512, 1024, 2048, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
+    "tensorrt-llm": (2, 256, 512, 1024, 2048, 2049, 4096, 8192, 16384, 32768, 65536, 131072),
 }
 PREFILL_TOKENS = tuple(512 << octave for octave in range(9))
 PREFILL_NEW = {"sglang": (512, 2048, 16384), "vllm": (512, 1024, 2048, 4096, 8192, 16384)}
@@ -99,6 +100,8 @@ def prefill_path(fit: PrefillFit, points: Points) -> dict[str, Any]:
     stored = {
         "labels": [str(fit.labels[index]) for index in used],
         "host_of": whole(fit.host[used]),
+        "far": round(fit.far),
+        "fresh": round(fit.fresh),
         "own_of": [[round(float(fit.law[k]), 3) for k in (index, count + index)] for index in used],
         "law": [round(float(value), 4) for value in fit.law[2 * count :]],
         "tokens": tokens,

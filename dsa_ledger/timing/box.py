@@ -127,7 +127,7 @@ def load_box(path: str) -> Box:
     try:
         changed = file.stat().st_mtime_ns
     except OSError as failure:
-        raise BadInput([Fault("profile", path, failure.strerror or "a file")]) from None
+        raise BadInput([Fault("profile", path, f"a file that can be read: {failure.strerror}")]) from None
     return _loaded(file, changed)
 
 
@@ -171,7 +171,7 @@ def mean_run_of(path: str) -> tuple[float, str]:
         from calib.fragments import fragmentation, load_block_table
     except ModuleNotFoundError:
         raise BadInput(
-            [Fault("load.block_table", path, "numpy to read it; pip install 'dsa-ledger[calibrate]'")]
+            [Fault("load.block_table", path, "numpy to read it: pip install 'dsa-ledger[calibrate]'")]
         ) from None
     try:
         table = load_block_table(Path(path))

@@ -19,7 +19,8 @@ TOPK = 2048
 PRIOR_ETA = 0.82
 SCORE_BYTES = 136
 STEP = 250  # a stored correction counts four permille
-TWO_LAUNCHES = 131072
+FAR = 131072
+WIDE = 65536
 MOST_KEPT = 4096
 
 
@@ -100,24 +101,59 @@ def extra_gather(table: dict[str, Any], kind: str, heads: int, batch: float, tok
 def floor(
     rows: dict[str, list[float]], batches: Sequence[float], wanted: Wanted, batch: float, *, indexer: bool
 ) -> float:
-    """Return the floor of a series [us]: as measured, on a line between measured head counts, else by weight bytes."""
-
-    def at(label: str) -> float:
-        return between(batch, batches, rows[label].__getitem__)
-
+    """Return the floor of a series [us]: as measured, on a line between measured head counts, else from the nearest."""
     if wanted.label in rows:
-        return at(wanted.label)
-    same = [
-        label.split() for label in rows if label.startswith(f"{wanted.family} {wanted.kind} {wanted.weight_dtype} ")
-    ]
-    heads = sorted(int(parts[-1]) for parts in same)
+        return between(batch, batches, rows[wanted.label].__getitem__)
+    heads = _head_counts(rows, wanted)
     if len(heads) > 1 and heads[0] < wanted.heads < heads[-1]:
-        base = f"{wanted.family} {wanted.kind} {wanted.weight_dtype} "
-        return between(wanted.heads, heads, lambda index: at(f"{base}{heads[index]}"))
-    nearest = min(rows, key=lambda label: _distance(label, wanted))
-    more = _bytes(wanted, indexer=indexer) - _bytes(_parsed(nearest, wanted.peak), indexer=indexer)
-    start = at(nearest)
-    return max(start + more / (PRIOR_ETA * wanted.peak), 0.25 * start)
+        return _of_heads(rows, batches, wanted, batch)
+    nearest = _parsed(min(rows, key=lambda label: _distance(label, wanted)), wanted.peak)
+    start = _of_heads(rows, batches, nearest, batch)
+    more = _weights_us(wanted, indexer=indexer) - _weights_us(nearest, indexer=indexer)
+    if heads and wanted.heads < heads[0]:
+        more = -_saved_by_fewer_heads(rows, batches, wanted, batch, indexer=indexer)
+    return max(start + more, 0.25 * start)
+
+
+def _head_counts(rows: dict[str, list[float]], wanted: Wanted) -> list[int]:
+    """Return the measured head counts of a family, kind and weight format, in order."""
+    base = f"{wanted.family} {wanted.kind} {wanted.weight_dtype} "
+    return sorted(int(label.split()[-1]) for label in rows if label.startswith(base))
+
+
+def _of_heads(rows: dict[str, list[float]], batches: Sequence[float], wanted: Wanted, batch: float) -> float:
+    """Return the floor on the line between the measured head counts of the wanted series [us]."""
+    heads = _head_counts(rows, wanted)
+
+    def at(index: int) -> float:
+        return between(batch, batches, rows[wanted._replace(heads=heads[index]).label].__getitem__)
+
+    return at(heads.index(wanted.heads)) if wanted.heads in heads else between(wanted.heads, heads, at)
+
+
+def _saved_by_fewer_heads(
+    rows: dict[str, list[float]], batches: Sequence[float], wanted: Wanted, batch: float, *, indexer: bool
+) -> float:
+    """Return what fewer heads than measured take less than the fewest measured ones [us].
+
+    Kernels pad heads alike for all families: what they save besides weights is taken from a family with so few, else
+    a head saves what one costs over the measured counts, else its weights' bytes.
+    """
+    heads = _head_counts(rows, wanted)
+    fewest = wanted._replace(heads=heads[0])
+    weights = _weights_us(fewest, indexer=indexer) - _weights_us(wanted, indexer=indexer)
+    for family in sorted({label.split()[0] for label in rows} - {wanted.family}):
+        few, many = wanted._replace(family=family), fewest._replace(family=family)
+        known = _head_counts(rows, few)
+        if known and known[0] <= few.heads and many.heads <= known[-1]:
+            saved = _of_heads(rows, batches, many, batch) - _of_heads(rows, batches, few, batch)
+            theirs = _weights_us(many, indexer=indexer) - _weights_us(few, indexer=indexer)
+            return max(saved - theirs + weights, 0.0)
+    if len(heads) > 1:
+        most = fewest._replace(heads=heads[-1])
+        dearer = max(_of_heads(rows, batches, most, batch) - _of_heads(rows, batches, fewest, batch), 0.0)
+        return dearer / (most.heads - fewest.heads) * (fewest.heads - wanted.heads)
+    return weights
 
 
 def _parsed(label: str, peak: float) -> Wanted:
@@ -125,9 +161,9 @@ def _parsed(label: str, peak: float) -> Wanted:
     return Wanted(family, kind, weight_dtype, int(heads), peak)
 
 
-def _bytes(wanted: Wanted, *, indexer: bool) -> float:
+def _weights_us(wanted: Wanted, *, indexer: bool) -> float:
     shape = FAMILIES.get(wanted.family, FAMILIES["glm"])
-    return attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=indexer)
+    return attention_bytes(shape, wanted.weight_dtype, wanted.heads, indexer=indexer) / (PRIOR_ETA * wanted.peak)
 
 
 def _distance(label: str, wanted: Wanted) -> tuple[bool, bool, bool, float]:
@@ -150,7 +186,7 @@ def _up_to_topk(
     memo, key = table.get("memo"), (wanted, batch, tokens, indexer)
     if memo is not None and key in memo:
         return memo[key]  # type: ignore[no-any-return]
-    below = growth(table, wanted.kind, batch, min(tokens, TOPK - 1))
+    below = growth(table, wanted.kind, batch, min(tokens, TOPK))
     start = floor(table["floor"], table["batches"], wanted, batch, indexer=indexer)
     gathered = below + extra_gather(table, wanted.kind, wanted.heads, batch, tokens)
     # Some heads gather less than the usual ones; a layer never takes less than at a shorter context (one kernel does).
@@ -185,15 +221,14 @@ def _law_terms(batch: float, new: float, prefix: float, *, dense: bool, scores: 
     pairs = tokens * (prefix + new / 2) * 1e-6
     if dense:
         return [pairs, batch * keys / 1e5]
-    terms = [
-        tokens * kept_keys(new, prefix) / TOPK / 1e3,
-        batch * keys / 1e5,
-        100.0 if batch * keys > TWO_LAUNCHES else 0.0,
-    ]
+    far, narrow = float(keys > FAR), float(tokens < WIDE)
+    gathered = tokens * kept_keys(new, prefix) / TOPK / 1e3
+    terms = [gathered, batch * keys / 1e5, far * tokens / 1e3, narrow * gathered, narrow * tokens / 1e3]
     if scores:
         ranked = pairs if keys > TOPK else 0.0
         terms += [ranked, tokens / 1e3 if keys > TOPK else 0.0]
         terms += [ranked * max(log2(keys / knot), 0.0) for knot in (8192, 65536)]
+        terms += [ranked * batch * keys / 1e6, narrow * ranked]
     return terms
 
 
@@ -219,9 +254,10 @@ def prefill(table: dict[str, Any], wanted: Wanted, batch: float, new: float, pre
     parts = [coefficient * term for coefficient, term in zip(path["law"], terms, strict=True)]
     projections = per_token * batch * new / 1e3 + 100.0 * launch
     law = projections + sum(parts)
-    bound = max(law, path["host"][label])
+    host = path["host"][label] + path.get("far", 0) * (prefix + new > FAR) - path.get("fresh", 0) * (prefix == 0)
+    bound = max(law, host)
     factor = (1 + _correction(path, label, batch, new, prefix)) * bound / law if law else 1.0
-    split = len(parts) if is_dense else 3
+    split = len(parts) if is_dense else 5
     attention, scored = sum(parts[:split]), sum(parts[split:])
     whole = law * factor if law else bound
     return Prefill(projections * factor, attention * factor, scored * factor, whole)

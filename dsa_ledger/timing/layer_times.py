@@ -66,7 +66,7 @@ def layer_times(engine: str, version: str, machine: Machine, wanted: Wanted, loa
     full = evaluate.decode(chosen.table, wanted, batch, tokens, indexer=True)
     seen = _seen_us(chosen, wanted, batch, tokens)
     moved = SCORE_BYTES * batch * tokens / (PRIOR_ETA * wanted.peak)
-    beyond = max(tokens - TOPK + 1, 0) / max(tokens, 1)
+    beyond = max(tokens - TOPK, 0) / max(tokens, 1)
     gathered = max(full.gather - seen * (1 - beyond), 0.0)
     topk = max(full.gather + full.growth - seen - gathered, 0.0)
     said = [*_versions(engine, version, known), *_range(chosen, machine, batch, tokens)]

@@ -46,3 +46,13 @@ def attention_bytes(shape: Shape, weight_dtype: str, heads: int, *, indexer: boo
         total += (shape.q_lora * shape.index_heads + shape.hidden) * shape.index_head_dim * element
         total += shape.hidden * shape.index_heads * 2
     return total
+
+
+def activation_bytes(shape: Shape, heads: int) -> float:
+    """Return the bytes that one token's activations take between the kernels of one attention layer, bf16 [B].
+
+    Each is written once and read once: input and output, latents, and of each head its query before and after it is
+    absorbed, what attention gives, and what the absorbed half of kv_b makes of it.
+    """
+    head = (shape.qk_nope + shape.qk_rope) + (shape.kv_lora + shape.qk_rope) + shape.kv_lora + shape.v_head
+    return 2 * 2.0 * (2 * shape.hidden + shape.q_lora + shape.kv_lora + shape.qk_rope + heads * head)

@@ -143,7 +143,7 @@ def _chosen(engine: str, version: str, phase: str, module: str, machine: Machine
     names = tuple(other.name for other in some)
     tables = module_tables(file, phase, module)
     if phase == "prefill":
-        return Chosen(carried_prefill(tables, some, machine), interval, names)
+        return Chosen(carried_prefill(tables, some, machine, module=module), interval, names)
     pairs = [(other, tables[other.name]) for other in some]
     return Chosen(carried_decode(pairs, machine, module=module), interval, names)
 

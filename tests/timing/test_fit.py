@@ -9,6 +9,7 @@ from calib import leave_out
 from calib.decode_fit import DecodeFit, monotone, split
 from calib.fit_tables import dumped, main, tables
 from calib.points import points_of
+from calib.prefill_fit import CHUNKS, PrefillFit
 from calib.smooth import Part, Smoother, medians, nonnegative
 from dsa_ledger.errors import BadInput
 from dsa_ledger.timing.measured import Cell, Group, Row, Series
@@ -20,7 +21,7 @@ LENGTHS = (1, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 def law_us(batch, tokens, heads):
     """Return made-up microseconds: a floor by batch and heads, a launch, 0.4 ns a token, bytes at 3.9 TB/s."""
-    launched = 8.0 if tokens >= 2048 else 0.0
+    launched = 8.0 if tokens > 2048 else 0.0
     return 60 + batch + heads / 2 + launched + 0.4e-3 * max(tokens - 2048, 0) + 136 * batch * tokens / 3.9e6
 
 
@@ -102,3 +103,44 @@ def test_a_correction_fades_with_distance():
     near, far = smooth.at(np.array([[0.0, 0.1], [0.0, 30.0]]))
     assert near == pytest.approx(0.1, rel=0.05)
     assert abs(far) < 1e-6
+
+
+def prefill_us(batch, new, prefix):
+    """Return made-up microseconds: a host of 500, 70 less without a prefix, 450 more beyond 131,072 keys; a kernel."""
+    host = 500 - (70 if prefix == 0 else 0) + (450 if prefix + new > 131072 else 0)
+    return max(host, 10 + 0.03 * batch * new)
+
+
+def test_the_hosts_constants_of_a_prefill_are_found():
+    group = GROUP._replace(phase="prefill", module="shared_layer")
+    made = [
+        Row(group, Series("zai-org/GLM-5", "fp8", "fp8_block", heads, ""), cell, prefill_us(*cell) * 1e-6)
+        for heads in (8, 64)
+        for cell in (
+            Cell(batch, new, prefix)
+            for batch in (1, 2, 4, 8, 16, 32)
+            for new in (512, 1024, 2048, 3072, 4096)
+            for prefix in (0, 1024, 4096, 16384, 65536, 163840, 262144)
+            if prefix + new > 2048
+        )
+    ]
+    points = points_of(group, made)
+    fit = PrefillFit(points, dense=False)
+    assert fit.host == pytest.approx([500, 500], rel=0.01)
+    assert fit.far == pytest.approx(450, rel=0.02)
+    assert fit.fresh == pytest.approx(70, rel=0.05)
+    assert np.quantile(np.abs(fit.predict(points) / points.us - 1), 0.95) < 0.02
+
+
+def test_contexts_that_were_not_measured_get_no_term_of_their_own():
+    """Rule: what grows with the square of the keys is fitted only where long contexts were measured."""
+    group = GROUP._replace(engine="vllm", phase="prefill", module="full_layer")
+    made = [
+        Row(group, Series("zai-org/GLM-5", "fp8", "fp8_block", heads, ""), Cell(batch, new, 0), us * 1e-6)
+        for heads in (8, 64)
+        for batch in (1, 2, 4, 8)
+        for new in (1024, 2048, 4096, 8192, 16384, 32768)
+        for us in [500 + 0.2 * batch * new + 5e-6 * batch * new * new * (1 + batch * new / 1e5)]
+    ]
+    fit = PrefillFit(points_of(group, made), dense=False)
+    assert fit.law[CHUNKS] == 0
