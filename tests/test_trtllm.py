@@ -102,6 +102,19 @@ def test_the_first_stages_get_the_remainder():
     assert any("starts on a layer that reuses" in sentence for sentence in ledger.warnings)
 
 
+def test_a_cut_before_full_layers_is_advised():
+    """sparse/dsa/module.py initialize_sparse_attn: shared top-k is local to a stage. 39 is shared, 38 is full."""
+    ledger = ledger_of(sharding={"tp": 4, "pp": 2}, kv_dtype="fp8")
+    assert any(sentence.endswith("cut on full layers: pp_partition 38,40") for sentence in ledger.warnings)
+
+
+def test_draft_forwards_share_topk_where_the_checkpoint_says_so():
+    """#15806: the first draft step scores, the others reuse its top-k; V3.2 has no index_share_for_mtp_iteration."""
+    fields = {"kv_dtype": "fp8", "draft": {"steps": 3}, "load": {"context": 1000}}
+    assert ledger_of(**fields)["step.index_k_passes"] == 21 + 1
+    assert ledger_of(model="deepseek-ai/DeepSeek-V3.2", **fields)["step.index_k_passes"] == 61 + 1 + 2
+
+
 def test_a_budget_without_observation_is_said_to_be_an_upper_bound():
     ledger = ledger_of(kv_dtype="fp8")
     assert ledger["engine.mem_fraction"] == 0.9
@@ -231,6 +244,9 @@ REFUSED = [
     ({"kv_dtype": "fp8_ds_mla"}, "SM120 only"),
     ({"kv_dtype": "nvfp4", "gpu": "H200"}, "SM100"),
     ({"kv_dtype": "bf16", "model": "nvidia/GLM-5.2-NVFP4"}, "fp8 KV"),
+    # below SM100 sparse MLA runs FlashMLA on a bf16 cache (sparse/dsa/flash_mla.py; NVIDIA/Model-Optimizer issue 763)
+    ({"kv_dtype": "fp8", "gpu": "H200"}, "bf16 or auto on H200"),
+    ({"model": "nvidia/GLM-5.2-NVFP4", "gpu": "H200"}, "a checkpoint without fp8 KV on H200"),
     ({"features": ("fp4-index-k",), "gpu": "H200"}, "fp4"),
     ({"features": ("hisparse",)}, "hisparse"),
     ({"features": ("kv-sharding", "two-batch-overlap")}, "two-batch-overlap"),

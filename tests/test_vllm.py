@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dsa_ledger import BadInput, NotModelled, Scenario, estimate
+from dsa_ledger import Scenario, estimate
 
 if TYPE_CHECKING:
     from dsa_ledger.ledger import Ledger
@@ -166,49 +166,6 @@ def test_which_record_a_box_gets(engine: str, gpu: str, model: str, dtype: str, 
     assert ledger["record.main_kv_bytes"] == record
 
 
-@pytest.mark.parametrize(
-    ("engine", "changes", "path"),
-    [
-        ("0.29.0", {"kv_dtype": "fp8_e4m3"}, "kv_dtype"),
-        ("0.33.0", {"kv_dtype": "nvfp4_ds_mla"}, "kv_dtype"),
-        ("0.28.0", {"sharding": {"tp": 8, "dcp": 2}}, "sharding.dcp"),
-        ("0.33.0", {"kv_dtype": "auto", "sharding": {"tp": 8, "dcp": 8}}, "kv_dtype"),
-        ("0.33.0", {"model": "deepseek-ai/DeepSeek-V3.2", "sharding": {"tp": 8, "dcp": 8}}, "sharding.dcp"),
-        ("0.25.0", {"sharding": {"tp": 4, "cp": 2}}, "sharding.cp"),
-        (
-            "0.33.0",
-            {"model": "zai-org/GLM-5.1-FP8", "model_overrides": {"index_topk_freq": 4}},
-            "model.index_topk_freq",
-        ),
-        ("0.33.0", {"model_overrides": {"index_topk_freq": None}}, "model.index_topk_freq"),
-        ("0.33.0", {"features": ["hicache"]}, "features"),
-        ("0.33.0", {"draft": {"steps": 2, "topk": 2}}, "draft.topk"),
-    ],
-)
-def test_what_vllm_itself_refuses(engine: str, changes: dict[str, Any], path: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        ledger_of(f"vllm@{engine}", **changes)
-    assert path in {fault.path for fault in refused.value.faults}
-
-
-def test_dcp_on_hopper_pads_heads_alike() -> None:
-    """DeepSeek-V3.2 has 128 heads: at TP8 dcp 4 gathers 64 and starts, dcp 8 gathers 128 and does not."""
-    limits = {"context_length": 65536}
-    ledger = ledger_of("vllm@0.33.0", model="deepseek-ai/DeepSeek-V3.2", sharding={"tp": 8, "dcp": 4}, limits=limits)
-    assert ledger["pool.tokens"] % 256 == 0
-
-
-def test_stages_that_start_on_a_shared_layer_are_warned_of_with_a_cut() -> None:
-    ledger = ledger_of("vllm@0.33.0", sharding={"tp": 8, "pp": 2}, draft={"steps": 1})
-    assert any("VLLM_PP_LAYER_PARTITION=38,40" in sentence for sentence in ledger.warnings)
-    assert ledger["stage[0].cell.bytes"] == 27168
-    assert ledger["stage[1].cell.bytes"] == 27560
-    cut = ledger_of("vllm@0.33.0", sharding={"tp": 8, "pp": 2, "pp_partition": [38, 40]}, draft={"steps": 1})
-    assert (cut["stage[0].cell.bytes"], cut["stage[1].cell.bytes"]) == (26380, 28348)
-    assert cut["pool.blocks"] * 64 == 1515072
-    assert not any("shared layer" in sentence for sentence in cut.warnings)
-
-
 def test_the_start_up_check_keeps_the_null_block_from_0_29() -> None:
     """784,704 tokens start, 784,705 do not; through 0.28 the null block counted too."""
     common: dict[str, Any] = {"draft": {"steps": 1}}
@@ -241,6 +198,68 @@ def test_load_line_of_an_8xh200_server() -> None:
     assert line / 2**30 == pytest.approx(94.46, rel=0.005)
 
 
-def test_features_whose_rules_were_not_read() -> None:
-    with pytest.raises(NotModelled, match="hisparse"):
-        ledger_of("vllm@0.33.0", features=["hisparse"])
+def test_flashmla_and_the_indexers_gather_share_one_arena() -> None:
+    """v1/worker/workspace.py keeps one buffer, grown to the largest request: the gather lies in FlashMLA's.
+
+    At 202,752: 8192 x 8 x 1152 + 5 x 202,752 x 1152 + 8192 x (64 x 2176 + 8 x 1024), a gather of 8 x 5 x 132 x 202,752.
+    """
+    ledger = ledger_of("vllm@0.33.0")
+    assert ledger["workspace.sparse_prefill_bytes"] == 2_451_308_544 == ledger["workspace.arena_bytes"]
+    assert ledger["workspace.gather_arena_bytes"] == 1_070_530_560
+    # top-k 8192 x 2048 x 4, 21 groups of 1025 x 2048 x 4, the arena, 512 MiB of logits
+    assert ledger["workspace.reserved_bytes"] == 67_108_864 + 176_332_800 + 2_451_308_544 + 536_870_912
+    assert ledger_of("vllm@0.33.0", kv_dtype="bf16")["workspace.arena_bytes"] == 1_070_530_560
+
+
+def test_the_workspace_that_a_64_rank_server_kept_twice() -> None:
+    """PR #56902: 5,904 MiB of FlashMLA workspace in vLLM 0.29, GLM-5.3, DP/EP64, TP1, the model's own 1M of context."""
+    ledger = ledger_of(
+        "vllm@0.29.0",
+        sharding={"dp_attention": 64, "ep": 64},
+        limits={"context_length": 1_048_576, "chunked_prefill": 2048},
+    )
+    assert ledger["workspace.sparse_prefill_bytes"] == 5904 * MIB
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "tp", "dtype", "mebibytes"),
+    [
+        ("0.24.0", "H200", 8, "bf16", 144),  # a rank's own 8 heads: q_concat_shape
+        ("0.29.0", "B200", 2, "bf16", 576),  # its own 32
+        ("0.33.0", "B200", 2, "bf16", 2304),  # q_concat_heads: padded to 128, what SM100's prefill kernel takes
+        ("0.33.0", "B200", 8, "fp8_ds_mla", 144 + 2304 + 4352 + 128),
+    ],
+)
+def test_flashmla_pads_queries_to_the_prefill_kernels_heads(
+    version: str, gpu: str, tp: int, dtype: str, mebibytes: int
+) -> None:
+    """mla/flashmla_sparse.py prefill_padding: 64 heads on SM90, 128 on SM100; queries of 1152 B, outputs of 1024."""
+    limits = {"context_length": 1_048_576, "chunked_prefill": 16384}
+    ledger = ledger_of(f"vllm@{version}", gpu=gpu, kv_dtype=dtype, sharding={"tp": tp}, limits=limits)
+    assert ledger["workspace.sparse_prefill_bytes"] == mebibytes * MIB
+
+
+def test_each_stage_has_its_own_index_groups_and_the_last_one_the_drafters() -> None:
+    """mla/index_group.py: a group per full layer of the stage, one more where it starts on a shared layer; + MTP.
+
+    39 + 39: layers 0 to 38 have 12 full, 39 to 77 have 9. A group is min(8192, 1024 x 2) + 1 rows of 2048 x 4 B.
+    """
+    ledger = ledger_of("vllm@0.33.0", sharding={"tp": 8, "pp": 2}, draft={"steps": 1})
+    assert ledger["stage[0].workspace.index_group_bytes"] == 12 * 16_785_408
+    assert ledger["stage[1].workspace.index_group_bytes"] == (9 + 1 + 1) * 16_785_408
+    assert (ledger["stage[0].workspace.topk_copies"], ledger["stage[1].workspace.topk_copies"]) == (1, 2)
+    assert ledger["workspace.index_group_bytes"] == 12 * 16_785_408
+
+
+def test_the_drafters_block_table_is_a_second_one() -> None:
+    plain, drafting = ledger_of("vllm@0.33.0"), ledger_of("vllm@0.33.0", draft={"steps": 1})
+    assert "workspace.draft_page_table_bytes" not in plain
+    assert drafting["workspace.draft_page_table_bytes"] == 8192 * 3168 * 4 == drafting["workspace.page_table_bytes"]
+
+
+def test_pcp_scores_in_every_draft_step() -> None:
+    """v1/worker/gpu/spec_decode/mtp/speculator.py shares top-k over draft steps only where PCP is 1."""
+    limits = {"context_length": 131072}
+    common: dict[str, Any] = {"draft": {"steps": 3}, "load": {"context": 100_000}, "limits": limits}
+    assert ledger_of("vllm@0.33.0", **common)["step.index_k_passes"] == 21 + 1
+    assert ledger_of("vllm@0.33.0", sharding={"tp": 8, "cp": 2}, **common)["step.index_k_passes"] == 21 + 1 + 2

@@ -33,9 +33,9 @@ FIXED = (
     "workspace.hisparse_hash_bytes",
     "workspace.topk_index_bytes",
     "workspace.index_group_bytes",
-    "workspace.sparse_prefill_bytes",
+    "workspace.arena_bytes",
     "workspace.flashinfer_bytes",
-    "workspace.gather_arena_bytes",
+    "workspace.draft_page_table_bytes",
     "workspace.request_table_bytes",
     "workspace.topk_bytes",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.account.pool_keys import post_pool_keys
+from dsa_ledger.account.pool_keys import post_pool_keys, post_target_cell
 from dsa_ledger.account.records import INDEX_STATE, STATE_TOKENS, post_free_before, post_main_kv, scenario_source
 from dsa_ledger.engines import sglang
 from dsa_ledger.engines.caches import CHARGES_POOLED_KEYS
@@ -196,24 +196,13 @@ def _post_cell(scope: Scope, plan: Deployment, stage: Stage) -> None:
     scope.fact("pool.index_k_layers_charged", Unit.LAYERS, index)
     scope.fact("pool.main_kv_layers", Unit.LAYERS, main_held)
     scope.fact("pool.index_k_layers", Unit.LAYERS, index_held)
-    scope.derive(
-        "cell.main_kv_bytes",
-        Unit.BYTES_PER_TOKEN,
-        cells.main_kv_cell_bytes,
+    post_target_cell(
+        scope,
         source,
-        record_bytes="record.charged_main_kv_bytes",
-        layers="pool.main_kv_layers_charged",
+        records=("record.charged_main_kv_bytes", _charged_key(plan)),
+        layers=("pool.main_kv_layers_charged", "pool.index_k_layers_charged"),
+        rows="pool.index_rows_charged",
     )
-    scope.derive(
-        "cell.index_k_bytes",
-        Unit.BYTES_PER_TOKEN,
-        cells.index_k_cell_bytes,
-        source,
-        record_bytes=_charged_key(plan),
-        layers="pool.index_k_layers_charged",
-        replicas="pool.index_rows_charged",
-    )
-    scope.total("cell.target_bytes", source, ["cell.main_kv_bytes", "cell.index_k_bytes"])
     charge = sglang.DRAFT_CHARGE.at(release)
     if charge.value == "ratio" and plan.draft_layers:
         scope.derive(

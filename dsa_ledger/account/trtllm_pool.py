@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account.pool_keys import post_pool_keys
+from dsa_ledger.account.pool_keys import post_pool_keys, post_target_cell
 from dsa_ledger.account.records import post_free_before, post_main_kv, scenario_source
 from dsa_ledger.engines import trtllm
+from dsa_ledger.engines.cuts import cut_in_words
 from dsa_ledger.engines.layers import NEVER, deciding_reader, published_full_layers
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import cells, pool, workspace
@@ -91,24 +92,13 @@ def _post_cell(scope: Scope, plan: Deployment, stage: Stage) -> None:
         "pool.main_kv_layers", stage.end - stage.first, Unit.LAYERS, engine_source(plan.release, "mapping.py pp_layers")
     )
     scope.given("pool.index_k_layers", len(stage.of(plan.layers.owners)), Unit.LAYERS, plan.layers.owners_source)
-    scope.derive(
-        "cell.main_kv_bytes",
-        Unit.BYTES_PER_TOKEN,
-        cells.main_kv_cell_bytes,
+    post_target_cell(
+        scope,
         source,
-        record_bytes="record.charged_main_kv_bytes",
-        layers="pool.main_kv_layers",
+        records=("record.charged_main_kv_bytes", "record.charged_index_k_bytes"),
+        layers=("pool.main_kv_layers", "pool.index_k_layers"),
+        rows="pool.index_rows",
     )
-    scope.derive(
-        "cell.index_k_bytes",
-        Unit.BYTES_PER_TOKEN,
-        cells.index_k_cell_bytes,
-        source,
-        record_bytes="record.charged_index_k_bytes",
-        layers="pool.index_k_layers",
-        replicas="pool.index_rows",
-    )
-    scope.total("cell.target_bytes", source, ["cell.main_kv_bytes", "cell.index_k_bytes"])
     drafts = trtllm.draft_layers_charged(plan.scenario, plan.draft_layers if stage.last else 0, plan.release)
     scope.fact("pool.draft_layers_charged", Unit.LAYERS, drafts)
     scope.derive(
@@ -288,6 +278,7 @@ def _warn(ledger: Ledger, plan: Deployment) -> None:
     shared = [stage.number for stage in plan.stages if stage.first not in layers.full]
     if shared:
         ledger.warn(
-            f"pipeline stage {', '.join(map(str, shared))} starts on a layer that reuses an earlier stage's top-k; "
-            f"whether {label} hands it over was not read; cut before a full layer (sharding.pp_partition)"
+            f"pipeline stage {', '.join(map(str, shared))} starts on a layer that reuses an earlier stage's top-k, "
+            "which stays there; newer text of sparse/dsa/module.py refuses it (whether "
+            f"{label} does was not read); {cut_in_words(layers.full, plan.stages, 'pp_partition ')}"
         )

@@ -4,58 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account.records import scenario_source
 from dsa_ledger.engines import vllm
 from dsa_ledger.engines.rules import engine_source, since
-from dsa_ledger.formulas import step, vllm_buffers
-from dsa_ledger.ledger import Fact
+from dsa_ledger.formulas import vllm_buffers
+from dsa_ledger.ledger import MOST, Fact, Scope
 from dsa_ledger.units import MIB, Unit
 
 if TYPE_CHECKING:
-    from dsa_ledger.engines.base import Deployment
+    from dsa_ledger.engines.base import Deployment, Stage
     from dsa_ledger.ledger import Ledger
 
 LOGITS_BUDGET_BYTES = 512 * MIB
 FLASHINFER_BYTES = 394 * MIB
-SEQUENCES = 1024
 
 
 def post_buffers(ledger: Ledger, plan: Deployment) -> None:
-    """Post each buffer, and `workspace.reserved_bytes`: those that the budget already lacks."""
+    """Post each buffer, and `workspace.reserved_bytes` of each stage: those that its budget already lacks."""
     _post_limits(ledger, plan)
-    reserved = ["workspace.topk_index_bytes"]
-    reserved += _post_topk(ledger, plan)
-    reserved += _post_sparse_prefill(ledger, plan)
-    reserved += ["workspace.prefill_logits_budget_bytes"]
-    reserved += _post_tables(ledger, plan)
-    ledger.total(
-        "workspace.reserved_bytes",
-        engine_source(plan.release, "buffers made before or during profiling"),
-        reserved,
-        note="top-k, sparse prefill, gather and logits reserve; the gather shares an arena with the MoE scratch",
-    )
+    _post_arena(ledger, plan)
+    early = _post_tables(ledger, plan)
+    for stage in plan.stages:
+        scope = Scope(ledger, stage.prefix)
+        made_with_model = _post_topk(scope, plan, stage)
+        scope.total(
+            "workspace.reserved_bytes",
+            engine_source(plan.release, "buffers made before or during profiling"),
+            [*made_with_model, "workspace.arena_bytes", "workspace.prefill_logits_budget_bytes", *early],
+            note="top-k, the shared arena and the logits reserve",
+        )
     _post_decode_logits(ledger, plan)
 
 
 def _post_limits(ledger: Ledger, plan: Deployment) -> None:
     scenario, release = plan.scenario, plan.release
-    ledger.fact("limits.batched_tokens", Unit.TOKENS, vllm.batched_tokens(scenario, plan.gpu, release))
-    asked = scenario.limits.max_running_requests
-    if asked is None:
-        default = engine_source(release, "engine/arg_utils.py: max_num_seqs 1,024 on H100 and larger")
-        ledger.given("limits.sequences", SEQUENCES, Unit.REQUESTS, default)
-    else:
-        ledger.given("limits.sequences", asked, Unit.REQUESTS, scenario_source("limits.max_running_requests"))
+    batch = vllm.batch(scenario, plan.gpu, release)
+    ledger.fact("limits.batched_tokens", Unit.TOKENS, batch.tokens)
+    ledger.fact("limits.sequences", Unit.REQUESTS, batch.requests)
     factor = vllm.workspace_factor(ledger["limits.context_length"], release)
     ledger.fact("engine.workspace_factor", Unit.COUNT, factor)
     heads = plan.model.heads // plan.build.weights.attention_shards.value
     ledger.given("layout.local_heads", heads, Unit.COUNT, plan.build.weights.attention_shards.source)
 
 
-def _post_topk(ledger: Ledger, plan: Deployment) -> list[str]:
+def _post_topk(scope: Scope, plan: Deployment, stage: Stage) -> list[str]:
+    """Post a stage's top-k buffers; the MTP layer and its own lie on the last one."""
     source = engine_source(plan.release, "topk_indices_buffer; the draft module makes its own (inferred)")
-    ledger.given("workspace.topk_copies", 1 + bool(plan.draft_layers), Unit.COUNT, source)
-    ledger.derive(
+    scope.given("workspace.topk_copies", 1 + (stage.last and plan.draft_layers > 0), Unit.COUNT, source)
+    scope.derive(
         "workspace.topk_index_bytes",
         Unit.BYTES,
         vllm_buffers.topk_index_bytes,
@@ -66,16 +61,14 @@ def _post_topk(ledger: Ledger, plan: Deployment) -> list[str]:
     )
     groups = vllm.INDEX_GROUPS.at(plan.release)
     if not groups.value:
-        return []
-    ledger.derive(
-        "workspace.index_groups",
-        Unit.LAYERS,
-        step.scored_layers,
-        groups.source,
-        full_layers="model.full_layers",
-        draft_layers="model.draft_layers",
-    )
-    ledger.derive(
+        return ["workspace.topk_index_bytes"]
+    parts = ["model.full_layers", "model.draft_layers"]
+    if stage.first not in plan.layers.full:
+        opened = engine_source(plan.release, "mla/index_group.py: a stage's first layer opens a group, shared or not")
+        scope.given("workspace.headless_groups", 1, Unit.LAYERS, opened)
+        parts.append("workspace.headless_groups")
+    scope.total("workspace.index_groups", groups.source, parts)
+    scope.derive(
         "workspace.index_group_bytes",
         Unit.BYTES,
         vllm_buffers.index_group_bytes,
@@ -86,7 +79,7 @@ def _post_topk(ledger: Ledger, plan: Deployment) -> list[str]:
         rows="draft.rows",
         index_topk="config.index_topk",
     )
-    return ["workspace.index_group_bytes"]
+    return ["workspace.topk_index_bytes", "workspace.index_group_bytes"]
 
 
 def _post_flashinfer(ledger: Ledger, plan: Deployment) -> None:
@@ -108,30 +101,29 @@ def _post_flashinfer(ledger: Ledger, plan: Deployment) -> None:
     )
 
 
-def _post_sparse_prefill(ledger: Ledger, plan: Deployment) -> list[str]:
-    """Post FlashMLA's workspace where that backend is chosen, and the indexer's gather arena."""
+def _post_arena(ledger: Ledger, plan: Deployment) -> None:
+    """Post FlashMLA's workspace where that backend is chosen, the indexer's gather, and the arena that both share."""
     release = plan.release
-    keys = []
+    shared = []
     kind = vllm.flashmla_workspace(plan.record.value, plan.gpu, release, ledger["layout.local_heads"])
-    heads = {"batched_tokens": "limits.batched_tokens", "local_heads": "layout.local_heads"}
-    source = engine_source(release, "mla/flashmla_sparse.py")
-    if kind == "packed":
-        padded = vllm.PADS_QUERIES.at(release)
-        ledger.fact("engine.pads_queries", Unit.COUNT, Fact(int(padded.value), padded.source))
+    if kind != "none":
+        ledger.fact("engine.prefill_heads", Unit.COUNT, vllm.prefill_heads(plan.gpu, release))
+        packed = kind == "packed"
+        pads = (vllm.PADS_QUERIES if packed else vllm.PADS_BF16_QUERIES).at(release)
+        ledger.fact("engine.pads_queries", Unit.COUNT, Fact(int(pads.value), pads.source))
+        length = {"context_length": "limits.context_length", "factor": "engine.workspace_factor"}
         ledger.derive(
             "workspace.sparse_prefill_bytes",
             Unit.BYTES,
-            vllm_buffers.packed_prefill_bytes,
-            source,
-            context_length="limits.context_length",
-            factor="engine.workspace_factor",
+            vllm_buffers.packed_prefill_bytes if packed else vllm_buffers.bf16_prefill_bytes,
+            engine_source(release, "mla/flashmla_sparse.py"),
+            batched_tokens="limits.batched_tokens",
+            local_heads="layout.local_heads",
+            prefill_heads="engine.prefill_heads",
             pads_queries="engine.pads_queries",
-            **heads,
+            **(length if packed else {}),
         )
-        keys.append("workspace.sparse_prefill_bytes")
-    elif kind == "bf16":
-        ledger.derive("workspace.sparse_prefill_bytes", Unit.BYTES, vllm_buffers.bf16_prefill_bytes, source, **heads)
-        keys.append("workspace.sparse_prefill_bytes")
+        shared.append("workspace.sparse_prefill_bytes")
     elif plan.gpu.compute_capability[0] == vllm.BLACKWELL:
         _post_flashinfer(ledger, plan)
     ledger.derive(
@@ -143,13 +135,22 @@ def _post_sparse_prefill(ledger: Ledger, plan: Deployment) -> list[str]:
         factor="engine.workspace_factor",
         record_bytes="record.index_k_bytes",
     )
+    ledger.total(
+        "workspace.arena_bytes",
+        engine_source(release, "v1/worker/workspace.py: one buffer, grown to the largest of its users (PR #56902)"),
+        [*shared, "workspace.gather_arena_bytes"],
+        MOST,
+        "the MoE scratch lies in it too and is not modelled",
+    )
     budget = engine_source(release, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB: 512 MiB")
     ledger.given("workspace.prefill_logits_budget_bytes", LOGITS_BUDGET_BYTES, Unit.BYTES, budget)
-    return [*keys, "workspace.gather_arena_bytes"]
 
 
 def _post_tables(ledger: Ledger, plan: Deployment) -> list[str]:
-    """Post block tables; they are made with the KV cache, after profiling, but for the V1 runner's request tables."""
+    """Post block tables; return those made before profiling: the V1 runner's request tables.
+
+    The rest are made with the KV cache; the drafter's metadata builder, on the last stage, makes a set of its own.
+    """
     source = engine_source(plan.release, "v1/worker/block_table.py, mla/indexer.py")
     ledger.derive(
         "workspace.table_columns",
@@ -165,7 +166,7 @@ def _post_tables(ledger: Ledger, plan: Deployment) -> list[str]:
         Unit.BYTES,
         vllm_buffers.expanded_table_bytes,
         source,
-        "one indexer metadata builder; the drafter makes a second one; made after profiling",
+        "one indexer metadata builder; made after profiling",
         batched_tokens="limits.batched_tokens",
         columns="workspace.table_columns",
     )
@@ -177,7 +178,11 @@ def _post_tables(ledger: Ledger, plan: Deployment) -> list[str]:
         sequences="limits.sequences",
         columns="workspace.table_columns",
     )
-    return [] if since(plan.release, "0.29.0") else ["workspace.request_table_bytes"]
+    if plan.draft_layers:
+        last = Scope(ledger, plan.stages[-1].prefix)
+        last.total("workspace.draft_page_table_bytes", source, ["workspace.page_table_bytes"], note="the drafter's")
+    v2 = since(plan.release, "0.29.0") or plan.scenario.sharding.cp > 1  # PCP runs on the V2 runner alone
+    return [] if v2 else ["workspace.request_table_bytes"]
 
 
 def _post_decode_logits(ledger: Ledger, plan: Deployment) -> None:

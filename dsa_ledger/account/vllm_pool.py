@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account.pool_keys import post_pool_keys
+from dsa_ledger.account.pool_keys import post_pool_keys, post_target_cell
 from dsa_ledger.account.records import post_free_before, scenario_source
 from dsa_ledger.account.vllm_buffers import post_buffers
 from dsa_ledger.engines import vllm
+from dsa_ledger.engines.cuts import cut_in_words
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import cells, pool, vllm_buffers
 from dsa_ledger.ledger import LEAST, Scope
+from dsa_ledger.schema import BF16
 from dsa_ledger.units import GIB, Unit
 
 if TYPE_CHECKING:
@@ -66,24 +68,13 @@ def _post_cell(scope: Scope, plan: Deployment, stage: Stage) -> None:
     source = engine_source(plan.release, f"{PLANNING}: one view per layer, no padding")
     scope.total("pool.main_kv_layers", source, ["model.layers"])
     scope.total("pool.index_k_layers", plan.layers.owners_source, ["model.index_k_layers"])
-    scope.derive(
-        "cell.main_kv_bytes",
-        Unit.BYTES_PER_TOKEN,
-        cells.main_kv_cell_bytes,
+    post_target_cell(
+        scope,
         source,
-        record_bytes="record.main_kv_bytes",
-        layers="pool.main_kv_layers",
+        records=("record.main_kv_bytes", "record.index_k_bytes"),
+        layers=("pool.main_kv_layers", "pool.index_k_layers"),
+        rows="pool.index_rows",
     )
-    scope.derive(
-        "cell.index_k_bytes",
-        Unit.BYTES_PER_TOKEN,
-        cells.index_k_cell_bytes,
-        source,
-        record_bytes="record.index_k_bytes",
-        layers="pool.index_k_layers",
-        replicas="pool.index_rows",
-    )
-    scope.total("cell.target_bytes", source, ["cell.main_kv_bytes", "cell.index_k_bytes"])
     if plan.draft_layers and stage.last:
         scope.derive(
             "cell.draft_bytes",
@@ -228,7 +219,25 @@ def _post_tokens(scope: Scope, plan: Deployment) -> None:
         )
 
 
+def _warn_of_whole_experts(ledger: Ledger, plan: Deployment) -> None:
+    """Warn of shared experts that a rank holds whole, where the ledger cuts them as without expert parallelism."""
+    sharding = plan.scenario.sharding
+    if min(sharding.ep, sharding.tp, sharding.dp_attention) == 1:
+        return
+    formats = {span.quant.name for span in plan.model.quantization} | {BF16.name}
+    keys = [f"weights.shared_bytes.{name}" for name in sorted(formats)]
+    held = max(
+        sum(ledger[f"{stage.prefix}{key}"] for key in keys if f"{stage.prefix}{key}" in ledger) for stage in plan.stages
+    )
+    ledger.warn(
+        "expert parallelism with tp and data parallel above 1 is vLLM's sequence-parallel MoE (config/parallel.py "
+        "use_sequence_parallel_moe): each rank holds the shared experts whole, "
+        f"{held * (sharding.tp - 1) / GIB:.2f} GiB more than weights.rank_bytes; give --free-after from a log"
+    )
+
+
 def _warn(ledger: Ledger, plan: Deployment) -> None:
+    _warn_of_whole_experts(ledger, plan)
     if plan.scenario.observed.kv_bytes is None:
         ledger.warn(
             "pool.budget_bytes is an upper bound: vLLM also takes off peak activations and its CUDA-graph estimate, "
@@ -237,11 +246,8 @@ def _warn(ledger: Ledger, plan: Deployment) -> None:
     full = set(plan.layers.full)
     starts = [stage.first for stage in plan.stages if stage.first not in full]
     if starts:
-        cuts = vllm.cut_on_full_layers(
-            plan.layers.full, plan.model.layers, tuple(stage.end - stage.first for stage in plan.stages)
-        )
         ledger.warn(
             f"a pipeline stage starts on shared layer {', '.join(map(str, starts))}: vLLM passes no top-k between "
-            "stages, it reads a buffer that nobody wrote; cut on full layers: "
-            f"VLLM_PP_LAYER_PARTITION={','.join(map(str, cuts))}"
+            "stages, it reads a buffer that nobody wrote; "
+            f"{cut_in_words(plan.layers.full, plan.stages, 'VLLM_PP_LAYER_PARTITION=')}"
         )

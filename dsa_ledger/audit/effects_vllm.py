@@ -41,7 +41,16 @@ UNSUPPORTED = {
     "--eplb-config": "redundant experts are not worked out",
     "--kv-transfer-config": "connectors change where blocks go, not what they hold; a block-outer layout pads a block",
     "--kv-offloading-size": "the host tier of vLLM is not worked out",
+    "--performance-mode": "throughput doubles max_num_batched_tokens and max_num_seqs: give both as options",
+    "--all2all-backend": "what it changes in batch limits and buffers is not worked out",
 }
+# Variables that change a figure (vllm/envs.py), with the default that is shown instead.
+VARIABLES = {
+    "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB": "512 MiB",
+    "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE": "394 MiB",
+    "VLLM_REPLICATE_EMBED": "an embedding table cut over tp",
+}
+_OVERRIDES = "--hf-overrides"
 _BLOCK_TOKENS = 64
 _MTP = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "glm_moe_dsa_mtp")
 
@@ -54,7 +63,7 @@ def take(reading: Reading, given: LastGiven, positional: list[Word], environment
         reading.note(
             f"{given.shown('--max-model-len')}: vLLM fits it to the pool; the model's own length is taken here"
         )
-    done = effects.apply(reading, effects.LastGiven(flags), EFFECTS) | {"--max-model-len", "--model", "--hf-overrides"}
+    done = effects.apply(reading, effects.LastGiven(flags), EFFECTS) | {"--max-model-len", "--model", _OVERRIDES}
     effects.take_model_word(reading, given, "--model", positional)
     _speculative(reading, given, done)
     if given.on("--enable-expert-parallel"):
@@ -68,9 +77,26 @@ def take(reading: Reading, given: LastGiven, positional: list[Word], environment
         done.add("--block-size")
         if given.number("--block-size") != _BLOCK_TOKENS:
             reading.note(f"{given.shown('--block-size')}: worked out with blocks of 64, which kernels cut them into")
-    effects.take_overrides(reading, given, "--hf-overrides")
+    effects.take_overrides(reading, given, _OVERRIDES)
+    _dotted_overrides(reading, given, done)
     effects.take_partition(reading, environment, "VLLM_PP_LAYER_PARTITION")
+    for name, default in VARIABLES.items():
+        if name in environment:
+            reading.note(f"{one_line(f'{name}={environment[name].text}', 80)}: the default of {default} is shown")
     effects.list_rest(reading, given, done, UNSUPPORTED)
+
+
+def _dotted_overrides(reading: Reading, given: LastGiven, done: set[str]) -> None:
+    """Set the model keys given one by one, as in `--hf-overrides.index_topk_freq 4`."""
+    for name, one in given.flags.items():
+        plain, dot, key = name.partition(".")
+        if plain != _OVERRIDES or not dot:
+            continue
+        done.add(name)
+        if one.missing or not one.values:
+            reading.missing["model_overrides"] = f"{one.shown}: not all of it is in the text"
+        else:
+            reading.set(f"model_overrides.{one_line(key, 60)}", _json_or_text(one.values[0]), one.shown)
 
 
 def _speculative(reading: Reading, given: LastGiven, done: set[str]) -> None:

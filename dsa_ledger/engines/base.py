@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -81,8 +80,7 @@ class Build(NamedTuple):
     weights: WeightLayout
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(NamedTuple):
     """A scenario with everything resolved that does not depend on its load."""
 
     scenario: Scenario

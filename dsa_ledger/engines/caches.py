@@ -5,7 +5,6 @@ Plain DSA is the simple case, one state a token. The account reads records, cell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.engines.rules import Rule, engine_source, since
@@ -31,8 +30,7 @@ class Bytes(NamedTuple):
     inputs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheKind:
+class CacheKind(NamedTuple):
     """One cache of a layer.
 
     `bytes_per_state` is stored for each `tokens_per_state` tokens; `fixed_bytes_per_request` beside it, whatever a

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsa_ledger.engines.base import Stage
     from dsa_ledger.errors import Faults
     from dsa_ledger.schema import Model, Scenario
 
@@ -56,3 +59,23 @@ def check_roles(faults: Faults, scenario: Scenario) -> None:
     """Note a server that is both prefill and decode worker."""
     both = scenario.has("pd-prefill") and scenario.has("pd-decode")
     faults.require(not both, "features", "pd-decode", "one role per server: pd-prefill or pd-decode")
+
+
+def cut_on_full_layers(full: tuple[int, ...], stages: Sequence[Stage]) -> tuple[int, ...] | None:
+    """Return the partition nearest to the stages' own whose parts start on full layers; None where there is none."""
+    starts = [0]
+    for stage in stages[1:]:
+        later = len(stages) - len(starts) - 1  # stages that need a full layer of their own after this one
+        free = [layer for layer in full if layer > starts[-1]]
+        if len(free) <= later:
+            return None
+        starts.append(min(free[: len(free) - later], key=lambda layer: abs(layer - stage.first)))
+    return tuple(end - start for start, end in zip(starts, [*starts[1:], stages[-1].end], strict=True))
+
+
+def cut_in_words(full: tuple[int, ...], stages: Sequence[Stage], setting: str) -> str:
+    """Return the advice to cut so that no stage starts on a shared layer, `setting` as the engine takes it."""
+    cuts = cut_on_full_layers(full, stages)
+    if cuts is None:
+        return f"the {len(full)} full layers cannot start {len(stages)} stages: take fewer"
+    return f"cut on full layers: {setting}{','.join(map(str, cuts))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.engines.layers import Layers, layers_of
-from dsa_ledger.engines.registry import ENGINES
+from dsa_ledger.engines.registry import ENGINES, rules_of
 from dsa_ledger.engines.releases import READ, resolve
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.schema import Engine
@@ -52,7 +52,7 @@ def layer_table(model: Model, releases: Iterable[Release], stages: int = 1) -> t
 
 
 def _row(model: Model, release: Release, stages: int) -> LayerRow:
-    cuts = ENGINES[release.engine].stage_cuts(model.layers, stages)
+    cuts = rules_of(release.engine).stage_cuts(model.layers, stages)
     try:
         return LayerRow(release, layers_of(model, release), "", cuts)
     except (BadInput, NotModelled) as refused:

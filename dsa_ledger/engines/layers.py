@@ -5,20 +5,20 @@ The rules differ in what they read of a config.json; see `shares` for the order 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dsa_ledger.engines.caches import check_known
 from dsa_ledger.engines.rules import Rule, engine_source, since
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, Words
 from dsa_ledger.ledger import Fact, Source
-from dsa_ledger.schema import LayerPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from dsa_ledger.engines.releases import Release
-    from dsa_ledger.schema import IndexSharing, LayerKind, Model
+    from dsa_ledger.schema import IndexSharing, Model
 
+LayerKind = Literal["full", "shared", "linear"]
 DEFAULT_OFFSET = 2
 
 
@@ -157,6 +157,23 @@ def published_full_layers(model: Model) -> tuple[int, ...]:
     return tuple(layer for layer in model.sparse_layers if not reader.shares(sharing, layer))
 
 
+class LayerPlan(NamedTuple):
+    """Full, shared or linear, layer by layer, as one engine version runs the model; draft layers apart."""
+
+    kinds: tuple[LayerKind, ...]
+    draft_layers: int
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        """Return the ids of the layers that run their own indexer."""
+        return tuple(layer for layer, kind in enumerate(self.kinds) if kind == "full")
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Return the ids of the layers that reuse the last full layer's top-k."""
+        return tuple(layer for layer, kind in enumerate(self.kinds) if kind == "shared")
+
+
 class Layers(NamedTuple):
     """The layers of a model as one release treats them, by id; draft layers are in none of the lists."""
 
@@ -204,7 +221,7 @@ def layers_of(model: Model, release: Release, features: Iterable[str] = ()) -> L
     ]
     if release.engine == "tensorrt-llm":
         kinds[0] = "full"
-    plan = LayerPlan(kinds=tuple(kinds), draft_layers=model.draft_layers)
+    plan = LayerPlan(tuple(kinds), model.draft_layers)
     everything = model.sparse_layers
     elides = ELIDES[release.engine].at(release)
     keeper = kept_by(release, features)
@@ -225,7 +242,7 @@ def _refuse_nulls(model: Model, release: Release) -> None:
     if model.sharing.index_topk_pattern is not None:
         fatal = ()
     faults = [
-        Fault(f"model.{key}", None, f"{release.label} raises TypeError on an explicit null; leave the key out")
+        Fault(f"model.{key}", Words("null"), f"no such key: {release.label} raises TypeError on an explicit null")
         for key in fatal
         if key in model.sharing.nulls
     ]

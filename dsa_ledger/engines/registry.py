@@ -1,10 +1,8 @@
-"""The engines, each a module that answers the same questions."""
+"""The engines, each a module that answers the same questions; only the one asked about is loaded."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
-
-from dsa_ledger.engines import sglang, sglang_checks, trtllm, trtllm_checks, vllm, vllm_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +38,30 @@ class EngineRules(Protocol):
         """Return how many groups of ranks have requests and a pool of their own."""
 
 
-ENGINES: dict[str, EngineRules] = {"sglang": sglang, "vllm": vllm, "tensorrt-llm": trtllm}
-CHECKS: dict[str, Callable[[Scenario, Model, Gpu, Release], None]] = {
-    "sglang": sglang_checks.check,
-    "vllm": vllm_checks.check,
-    "tensorrt-llm": trtllm_checks.check,
-}
+ENGINES = ("sglang", "vllm", "tensorrt-llm")
+
+
+def rules_of(engine: str) -> EngineRules:
+    """Return the module with an engine's rules."""
+    if engine == "sglang":
+        from dsa_ledger.engines import sglang
+
+        return sglang
+    if engine == "vllm":
+        from dsa_ledger.engines import vllm
+
+        return vllm
+    from dsa_ledger.engines import trtllm
+
+    return trtllm
+
+
+def checks_of(engine: str) -> Callable[[Scenario, Model, Gpu, Release], None]:
+    """Return what refuses a scenario that an engine does not run (BadInput, NotModelled)."""
+    if engine == "sglang":
+        from dsa_ledger.engines.sglang_checks import check
+    elif engine == "vllm":
+        from dsa_ledger.engines.vllm_checks import check
+    else:
+        from dsa_ledger.engines.trtllm_checks import check
+    return check

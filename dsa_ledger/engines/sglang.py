@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
 from dsa_ledger.engines.rules import Rule, because, engine_source, since
-from dsa_ledger.errors import Faults, nearest
+from dsa_ledger.errors import Faults, Said, nearest
 from dsa_ledger.ledger import Fact, Source
 from dsa_ledger.units import MIB
 
@@ -264,9 +264,11 @@ def check_dtype(faults: Faults, scenario: Scenario) -> None:
         faults.add(
             "kv_dtype",
             scenario.kv_dtype,
-            f"SGLang takes only bf16 and fp8_e4m3 for DSA models; {nearest(scenario.kv_dtype, KV_DTYPES)}",
+            Said(
+                f"SGLang takes only bf16 and fp8_e4m3 for DSA models; expected {nearest(scenario.kv_dtype, KV_DTYPES)}"
+            ),
         )
     for role in ("prefill", "decode"):
         backend = getattr(scenario.backends, role)
         if backend is not None and backend not in BACKENDS:
-            faults.add(f"backends.{role}", backend, f"a sparse attention backend; {nearest(backend, BACKENDS)}")
+            faults.add(f"backends.{role}", backend, f"a sparse attention backend: {nearest(backend, BACKENDS)}")

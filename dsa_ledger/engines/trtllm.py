@@ -11,7 +11,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
-from dsa_ledger.engines.rules import Rule, engine_source, query_tile_rows
+from dsa_ledger.engines.rules import Rule, engine_source, query_tile_rows, since
 from dsa_ledger.ledger import Fact, Source
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ def weight_layout(scenario: Scenario, model: Model, release: Release) -> WeightL
 def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> StepRules:  # noqa: ARG001 - one signature per engine
     """Return how a step reads index-K: which draft forwards score, and where rows are flattened."""
     loop = max(scenario.draft.steps - 1, 0)
-    draft = "speculative/mtp.py: every draft forward runs the MTP layer's indexer (inferred: no sharing was found)"
+    draft = "speculative/mtp.py: every draft forward runs the MTP layer's indexer"
+    if model.index_share_for_mtp and since(release, "1.4.0rc0"):
+        loop, draft = 0, f"{PULL}/15806: draft forwards after the first reuse its top-k (1.4.0rc0 by date: inferred)"
     rows = "sparse/dsa/metadata.py: block table expanded to one row a draft token (inferred: each may read anew)"
     return StepRules(
         scoring_draft_forwards=Fact(loop, engine_source(release, draft)),

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsa_ledger.engines.cuts import check_draft, check_experts, check_heads, check_roles, check_stages
 from dsa_ledger.engines.layers import FREQUENCY, PATTERN
 from dsa_ledger.engines.rules import since
-from dsa_ledger.engines.trtllm import BLACKWELL, CONSUMER, KV_DTYPES, LOADER, PULL, charged_layout, record_layout
+from dsa_ledger.engines.trtllm import (
+    BLACKWELL,
+    CONSUMER,
+    KV_DTYPES,
+    LOADER,
+    PULL,
+    charged_layout,
+    kv_dtype,
+    record_layout,
+)
 from dsa_ledger.errors import Faults, NotModelled, nearest
 
 if TYPE_CHECKING:
@@ -132,7 +141,7 @@ def _check_known(scenario: Scenario, model: Model, release: Release) -> None:
 def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
     asked, major, label = scenario.kv_dtype.lower(), gpu.compute_capability[0], release.label
     if asked not in KV_DTYPES:
-        faults.add("kv_dtype", scenario.kv_dtype, f"a word of {label} ({LOADER}); {nearest(asked, KV_DTYPES)}")
+        faults.add("kv_dtype", scenario.kv_dtype, f"a word of {label} ({LOADER}): {nearest(asked, KV_DTYPES)}")
         return
     dtype = KV_DTYPES[asked]
     faults.require(
@@ -141,8 +150,14 @@ def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, rel
         scenario.kv_dtype,
         f"auto, fp8 or nvfp4: {label} has no word that undoes the checkpoint's {model.kv_quant} KV ({LOADER})",
     )
+    stored = kv_dtype(scenario, model, release).value
+    advice = f"a checkpoint without {stored} KV" if model.kv_quant else "bf16 or auto"
     faults.require(
-        dtype != "nvfp4" or major >= BLACKWELL, "kv_dtype", asked, f"fp8 or auto on {gpu.name}: nvfp4 KV needs SM100"
+        major >= BLACKWELL or stored == "bfloat16",
+        "kv_dtype",
+        scenario.kv_dtype,
+        f"{advice} on {gpu.name}: below SM100 {label} runs sparse MLA on a bf16 cache alone (sparse/dsa/flash_mla.py; "
+        "github.com/NVIDIA/Model-Optimizer/issues/763)",
     )
     if dtype == "fp8_ds_mla":
         faults.require(

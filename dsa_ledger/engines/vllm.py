@@ -5,12 +5,12 @@ Each rule names the release it holds from and the file it was read in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.engines.base import PrefillRules, StepRules, WeightLayout
 from dsa_ledger.engines.rules import Rule, because, engine_source, query_tile_rows, since
 from dsa_ledger.ledger import Fact, Source
-from dsa_ledger.units import MIB
+from dsa_ledger.units import GIB
 
 if TYPE_CHECKING:
     from dsa_ledger.engines.base import RecordLayout
@@ -64,6 +64,12 @@ PADS_QUERIES: Rule[bool] = Rule(
     "padded queries in the FlashMLA workspace",
     ("0.19.0", False, "mla/flashmla_sparse.py: queries and gathered records"),
     ("0.31.0", True, "mla/flashmla_sparse.py: padded queries and outputs too"),
+)
+PADS_BF16_QUERIES: Rule[bool] = Rule(
+    NAME,
+    "queries of FlashMLA with a bf16 cache",
+    ("0.19.0", False, "mla/flashmla_sparse.py q_concat_shape: a rank's own heads"),
+    ("0.30.0", True, "mla/flashmla_sparse.py q_concat_heads: padded to the prefill kernel's (0.30 by date: inferred)"),
 )
 INDEX_GROUPS: Rule[bool] = Rule(
     NAME,
@@ -170,8 +176,8 @@ def weight_layout(scenario: Scenario, model: Model, release: Release) -> WeightL
 def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> StepRules:
     """Return how a step reads index-K: which draft steps score, and where rows are flattened."""
     loop, rows = max(scenario.draft.steps - 1, 0), scenario.draft.steps + 1
-    shares = model.index_share_for_mtp and since(release, "0.23.0")
-    where = "draft steps after the first reuse its top-k" if shares else "every draft step scores"
+    shares = model.index_share_for_mtp and since(release, "0.23.0") and scenario.sharding.cp == 1
+    where = "draft steps after the first reuse its top-k" if shares else "every draft step scores (always under PCP)"
     major = gpu.compute_capability[0]
     if major == BLACKWELL and since(release, "0.20.0"):
         native = Fact(True, engine_source(release, "mla/indexer.py: varlen rows, any number on SM100"))
@@ -195,20 +201,39 @@ def step_rules(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> 
     )
 
 
-def batched_tokens(scenario: Scenario, gpu: Gpu, release: Release) -> Fact[int]:
-    """Return max_num_batched_tokens [tokens]."""
-    if scenario.limits.chunked_prefill:
-        return Fact(scenario.limits.chunked_prefill, Source("scenario", "limits.chunked_prefill", ""))
-    large = gpu.hbm.capacity_bytes // MIB >= 160 * 1024 and since(release, "0.28.0")
-    return Fact(
-        16384 if large else 8192, engine_source(release, "engine/arg_utils.py: 8,192; from 0.28 16,384 at 160 GiB")
+class Batch(NamedTuple):
+    """What one forward takes: max_num_batched_tokens [tokens] and max_num_seqs [requests]."""
+
+    tokens: Fact[int]
+    requests: Fact[int]
+
+
+def batch(scenario: Scenario, gpu: Gpu, release: Release) -> Batch:
+    """Return the batch limits as given; what is not given follows the GPU's memory and then the other limit."""
+    limits, memory = scenario.limits, gpu.hbm.capacity_bytes
+    where = (
+        "engine/arg_utils.py get_batch_defaults: 8,192 tokens and 1,024 requests, from 0.28 16,384 tokens at 160 GiB"
+    )
+    source = engine_source(release, f"{where}, 2,048 and 256 below 70 GiB; neither beyond the other")
+    tokens, requests = (8192, 1024) if memory >= 70 * GIB else (2048, 256)
+    if memory >= 160 * GIB and since(release, "0.28.0"):
+        tokens = 16384
+    if limits.context_length:
+        tokens = min(tokens, (limits.max_running_requests or requests) * limits.context_length)
+    tokens = limits.chunked_prefill or tokens
+    requests = limits.max_running_requests or min(requests, tokens)
+    return Batch(
+        Fact(tokens, Source("scenario", "limits.chunked_prefill", "") if limits.chunked_prefill else source),
+        Fact(
+            requests, Source("scenario", "limits.max_running_requests", "") if limits.max_running_requests else source
+        ),
     )
 
 
 def prefill_rules(scenario: Scenario, gpu: Gpu, release: Release) -> PrefillRules:
     """Return how a prefill is cut into forwards and logits chunks."""
     return PrefillRules(
-        chunk_tokens=batched_tokens(scenario, gpu, release),
+        chunk_tokens=batch(scenario, gpu, release).tokens,
         unchecked_elements=Fact(0, engine_source(release, "mla/indexer.py: every forward is held to the budget")),
         skips_short=Fact(False, engine_source(release, "mla/indexer.py: prompts are scored whatever their length")),
     )
@@ -220,22 +245,21 @@ def workspace_factor(context_length: int, release: Release) -> Fact[int]:
     return Fact(5 if context_length <= 262144 else rule.value, rule.source)  # noqa: PLR2004 - the engine's own threshold
 
 
-def flashmla_workspace(plan_record: RecordLayout, gpu: Gpu, release: Release, local_heads: int) -> str:
+FEW_HEADS = 16  # SM100, bf16: FA4 (whose prefill is FlashInfer's) and FlashInfer take at most so many
+
+
+def flashmla_workspace(record: RecordLayout, gpu: Gpu, release: Release, local_heads: int) -> str:
     """Return which FlashMLA workspace is reserved: "packed", "bf16" or "none"."""
-    if plan_record in ("packed_fp8", "nvfp4_ds_mla"):
+    if record in ("packed_fp8", "nvfp4_ds_mla"):
         return "packed" if gpu.compute_capability[0] != CONSUMER else "none"
-    if plan_record != "bf16":
+    if record != "bf16":
         return "none"
     if gpu.compute_capability[0] == HOPPER:
         return "bf16" if TRACKS_FLASHMLA_BF16.of(release) else "none"
-    return "none" if local_heads <= 16 else "bf16"  # noqa: PLR2004 - FA4 and FlashInfer take at most 16 local heads
+    return "none" if local_heads <= FEW_HEADS else "bf16"
 
 
-def cut_on_full_layers(full: tuple[int, ...], layers: int, cuts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the partition nearest to `cuts` whose every stage starts on a full layer."""
-    starts, first = [0], 0
-    for count in cuts[:-1]:
-        first += count
-        free = [layer for layer in full if layer > starts[-1]]
-        starts.append(min(free, key=lambda layer: abs(layer - first), default=first))
-    return tuple(end - start for start, end in zip(starts, [*starts[1:], layers], strict=True))
+def prefill_heads(gpu: Gpu, release: Release) -> Fact[int]:
+    """Return the number of heads whose multiples FlashMLA's bf16 prefill kernel takes."""
+    where = "mla/flashmla_sparse.py prefill_padding: 128 heads on SM100, else 64"
+    return Fact(128 if gpu.compute_capability[0] == BLACKWELL else 64, engine_source(release, where))

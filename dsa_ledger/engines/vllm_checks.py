@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from dsa_ledger.engines.cuts import check_draft, check_experts, check_heads, check_roles, check_stages
 from dsa_ledger.engines.layers import layers_of
 from dsa_ledger.engines.rules import since
-from dsa_ledger.engines.vllm import BLACKWELL, CONSUMER, HOPPER, KV_DTYPES, resolved_dtype
+from dsa_ledger.engines.vllm import (
+    BLACKWELL,
+    CONSUMER,
+    HOPPER,
+    KV_DTYPES,
+    batch,
+    flashmla_workspace,
+    record_layout,
+    resolved_dtype,
+)
 from dsa_ledger.errors import Faults, NotModelled, nearest
 
 if TYPE_CHECKING:
@@ -27,6 +36,8 @@ def check(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
     for name, reason in UNREAD.items():
         if scenario.has(name):
             raise NotModelled(name, release.label, reason)
+    if scenario.model_overrides.get("use_index_cache") and since(release, "0.21.0") and not since(release, "0.23.0"):
+        raise NotModelled("use_index_cache", release.label, "reuse behind this switch (0.21, 0.22) is not worked out")
     if model.index_kpool > 1 or model.index_head_dim != 128:  # noqa: PLR2004 - the engine's own record
         raise NotModelled("index-K record", model.name, "only one 128-wide key a token is worked out")
     for name in SGLANG_ONLY:
@@ -35,6 +46,13 @@ def check(scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
         not scenario.has("fp4-index-k"), "features", "fp4-index-k", f"off: {release.label} has it for DeepSeek-V4 only"
     )
     _check_numbers(faults, scenario, model, release)
+    tokens, requests = batch(scenario, gpu, release)
+    faults.require(
+        requests.value <= tokens.value,
+        "limits.max_running_requests",
+        requests.value,
+        f"at most max_num_batched_tokens = {tokens.value} (limits.chunked_prefill), or {release.label} does not start",
+    )
     _check_dtype(faults, scenario, model, gpu, release)
     _check_override(faults, model, release)
     faults.stop_if_any()
@@ -84,7 +102,7 @@ def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, rel
     label, major, dcp = release.label, gpu.compute_capability[0], scenario.sharding.dcp
     asked = scenario.kv_dtype.lower()
     if asked not in KV_DTYPES:
-        faults.add("kv_dtype", scenario.kv_dtype, f"a KV dtype of vLLM's sparse MLA; {nearest(asked, KV_DTYPES)}")
+        faults.add("kv_dtype", scenario.kv_dtype, f"a KV dtype of vLLM's sparse MLA: {nearest(asked, KV_DTYPES)}")
         return
     dtype = resolved_dtype(scenario, model, gpu, release).value
     if major not in (HOPPER, BLACKWELL, CONSUMER):
@@ -106,6 +124,8 @@ def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, rel
             not (dtype == "bfloat16" and glm), "kv_dtype", scenario.kv_dtype, f"fp8 on SM120 for GLM ({label})"
         )
         faults.require(dcp == 1, "sharding.dcp", dcp, f"1 on SM120 ({label})")
+        topk = model.index_topk
+        faults.require(topk == 2048, "model.index_topk", topk, f"2048: SM120's one backend takes no other ({label})")  # noqa: PLR2004
     if major == HOPPER and dtype == "fp8_e4m3":
         faults.require(
             since(release, "0.30.0"),
@@ -114,21 +134,30 @@ def _check_dtype(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, rel
             f"fp8 or bfloat16 on {gpu.name}: {label} has no backend for fp8_e4m3 on Hopper (0.30 on)",
         )
     if dcp > 1 and major != CONSUMER:
-        _check_dcp(faults, scenario, model, release, hopper=major == HOPPER, dtype=dtype)
+        _check_dcp(faults, scenario, model, gpu, release)
 
 
-def _check_dcp(faults: Faults, scenario: Scenario, model: Model, release: Release, *, hopper: bool, dtype: str) -> None:
-    dcp, label = scenario.sharding.dcp, release.label
-    first = "0.29.0" if hopper else "0.25.0"
+def _check_dcp(faults: Faults, scenario: Scenario, model: Model, gpu: Gpu, release: Release) -> None:
+    """Note what the backend that the record leads to does not do under DCP: FlashMLA asks for more than FlashInfer."""
+    sharding, label = scenario.sharding, release.label
+    dcp, local = sharding.dcp, model.heads // sharding.tp
+    record = record_layout(scenario, model, gpu, release).value
+    hopper = gpu.compute_capability[0] == HOPPER
+    flashmla = hopper or flashmla_workspace(record, gpu, release, local) != "none"
+    first = "0.29.0" if flashmla else "0.25.0"
     faults.require(since(release, first), "sharding.dcp", dcp, f"1: {label} has no DCP for DSA here ({first} on)")
-    if not hopper:
+    if not flashmla:
         return
-    faults.require(dtype in ("fp8", "fp8_ds_mla"), "kv_dtype", scenario.kv_dtype, f"fp8 with DCP on Hopper ({label})")
-    local = model.heads // scenario.sharding.tp
-    gathered = local * dcp
+    gathers_kv = sharding.cp > 1
+    takes = ("packed_fp8",) if hopper or gathers_kv else ("packed_fp8", "nvfp4_ds_mla")
+    word = "fp8" if hopper else "fp8_ds_mla" if gathers_kv else "fp8"
+    faults.require(record in takes, "kv_dtype", scenario.kv_dtype, f"{word} with DCP on {gpu.name} ({label})")
+    if record == "bf16" and not hopper:
+        return  # fp8 goes to FlashInfer there, which has no rule about heads
+    gathered = local * ((sharding.tp if dcp > sharding.cp else 1) if gathers_kv else dcp)
     pads_alike = (local <= 64) == (gathered <= 64) and gathered <= 128  # noqa: PLR2004 - FlashMLA pads heads to 64 or 128
     faults.require(
-        local < 32 and pads_alike,  # noqa: PLR2004 - FlashMLA's mixed path
+        (local < 32 or gathers_kv) and pads_alike,  # noqa: PLR2004 - FlashMLA's mixed path
         "sharding.dcp",
         dcp,
         f"local heads ({local}) under 32 and padded like the {gathered} gathered ones: FlashMLA's rule ({label})",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsa_ledger.formulas.helpers import ceil_div, least, round_up
+from dsa_ledger.formulas.helpers import ceil_div, choice, least, round_up
 
 
 def topk_index_bytes(*, batched_tokens: Any, index_topk: Any, copies: Any) -> Any:
@@ -18,19 +18,19 @@ def index_group_bytes(*, groups: Any, batched_tokens: Any, sequences: Any, rows:
 
 
 def packed_prefill_bytes(
-    *, batched_tokens: Any, local_heads: Any, context_length: Any, factor: Any, pads_queries: Any
+    *, batched_tokens: Any, local_heads: Any, prefill_heads: Any, context_length: Any, factor: Any, pads_queries: Any
 ) -> Any:
     """Return FlashMLA's sparse prefill workspace for the packed record [B]. Source: vllm mla/flashmla_sparse.py."""
     return (
         batched_tokens * local_heads * 1152
         + factor * context_length * 1152
-        + pads_queries * batched_tokens * (round_up(local_heads, 64) * 2176 + local_heads * 1024)
+        + pads_queries * batched_tokens * (round_up(local_heads, prefill_heads) * 2176 + local_heads * 1024)
     )
 
 
-def bf16_prefill_bytes(*, batched_tokens: Any, local_heads: Any) -> Any:
+def bf16_prefill_bytes(*, batched_tokens: Any, local_heads: Any, prefill_heads: Any, pads_queries: Any) -> Any:
     """Return FlashMLA's workspace for the bf16 record [B]. Source: vllm mla/flashmla_sparse.py."""
-    return batched_tokens * round_up(local_heads, 64) * 1152
+    return batched_tokens * choice(pads_queries > 0, round_up(local_heads, prefill_heads), local_heads) * 1152
 
 
 def flashinfer_dcp_bytes(*, base_bytes: Any, local_heads: Any, dcp: Any, batched_tokens: Any) -> Any:
