@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsa_ledger.errors import BadInput, Fault, Faults
+from dsa_ledger.errors import BadInput, Fault, Faults, Words
 from dsa_ledger.timing.measured import COLUMNS, SCORE_MODES
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _table(path: Path) -> list[dict[str, Any]]:
         from pyarrow import parquet
     except ImportError:
         raise BadInput(
-            [Fault("pyarrow", None, "not installed: it reads parquet; pip install 'dsa-ledger[parquet]'")]
+            [Fault("pyarrow", Words("not installed"), "it, to read parquet: pip install 'dsa-ledger[parquet]'")]
         ) from None
     try:
         found: list[dict[str, Any]] = parquet.read_table(path).to_pylist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, Said, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +46,9 @@ def calibrate_all(count: int, options: Sequence[str], out: Path, progress: Progr
         said = [_said(Path(folder), number) for number in range(count)]
         failed = [
             Fault(
-                f"device.gpu:{number}", process.returncode, text.strip().replace("\n", "; ") or "a run without an error"
+                f"device.gpu:{number}",
+                Words(f"exit code {process.returncode}"),
+                Said(text.strip().replace("\n", "; ")) if text.strip() else "a run without an error",
             )
             for number, (process, text) in enumerate(zip(running, said, strict=True))
             if process.returncode
@@ -107,11 +108,9 @@ def _program() -> list[str]:
 
 
 def _keep(measured: Path, out: Path) -> Path:
-    from calib.profile import load
+    from calib.profile import load, save
 
-    target = out / f"{load(measured).file_stem}.json"
-    shutil.move(measured, target)
-    return target
+    return save(load(measured), out)
 
 
 def _end(running: list[subprocess.Popen[str]]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ def build(architecture: str, source: str | None = None, *, newest_cuda: int = 99
     path = find_nvrtc(newest_cuda)
     if path is None:
         raise BadInput(
-            [Fault("nvrtc", None, "its wheel; pip install 'dsa-ledger[gpu13]', or [gpu12] for a driver of CUDA 12")]
+            [Fault("nvrtc", None, "its wheel: pip install 'dsa-ledger[gpu13]', or [gpu12] for a driver of CUDA 12")]
         )
     library = ctypes.CDLL(str(path))
     version = (ctypes.c_int(), ctypes.c_int())
@@ -119,7 +119,7 @@ def build(architecture: str, source: str | None = None, *, newest_cuda: int = 99
         failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         log = _take(library, "ProgramLog", program).decode().rstrip("\0")
         if failed:
-            raise BadInput([Fault("kernel", architecture, log or f"NVRTC failed with code {failed}")])
+            raise BadInput([Fault("kernel", architecture, Said(log or f"NVRTC failed with code {failed}"))])
         return Built(_take(library, "CUBIN", program), *_resources(log), nvrtc)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))

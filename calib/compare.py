@@ -21,16 +21,22 @@ def differing(first: Profile, second: Profile) -> list[str]:
 
 
 def merge(profiles: list[Profile]) -> Profile:
-    """Return one profile with the samples of several runs of one machine and protocol (BadInput names what differs)."""
+    """Return one profile with the samples of several runs of one machine and protocol, as new as the newest.
+
+    `merged_from` names every run in it, also those of profiles that were merged before. BadInput names what differs.
+    """
     first = profiles[0]
     faults = [
         Fault(f"profiles[{number}].{line.partition(':')[0]}", line.partition(": ")[2], "the same in all: not merged")
         for number, other in enumerate(profiles[1:], 1)
         for line in differing(first, other)
     ]
-    seals = [profile.seal for profile in profiles]
-    if len(set(seals)) < len(seals):
-        faults.append(Fault("profiles", len(seals), "different runs; one is given twice"))
+    own = [profile.seal for profile in profiles]
+    seals = [*own, *(seal for profile in profiles for seal in profile.merged_from)]
+    if len(set(own)) < len(own):
+        faults.append(Fault("profiles", len(own), "different runs; one is given twice"))
+    elif len(set(seals)) < len(seals):
+        faults.append(Fault("profiles", len(own), "different runs; one is in a merged profile already"))
     if faults:
         raise BadInput(faults)
     by_key: dict[str, Case] = {}
@@ -44,6 +50,7 @@ def merge(profiles: list[Profile]) -> Profile:
     drifts = [profile.drift for profile in profiles if profile.drift is not None]
     return first.model_copy(
         update={
+            "created": max(profile.created for profile in profiles),
             "cases": cases,
             "fits": fits_of(cases, first.hardware.peak_bytes_per_s),
             "after": profiles[-1].after,

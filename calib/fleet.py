@@ -10,22 +10,26 @@ import contextlib
 import os
 import socket
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-# Ray asks a cluster that does not answer twenty times, half a minute each; read when Ray is imported.
+# Ray asks a cluster that does not answer twenty times, half a minute each; both are read when Ray is imported.
 os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
+os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # else a call after a lost connection starts a cluster
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
 
 from calib import run
-from calib.profile import Profile, save
+from calib.board import Asked, Board, Job
+from calib.profile import Profile, save_in
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     Progress = Callable[[int, int, str], None]
@@ -36,27 +40,8 @@ LOOK_S = 0.5  # between looks at how far the tasks are
 REACH_S = 5.0  # to answer a connection
 GATHER_S = 30.0  # for the tasks of one node to start, so that each holds a GPU of its own
 ASK_S = 10.0  # for the board to answer
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What each task is to do. `busy`: also where others work; a GPU that Ray has lent is never taken from them."""
-
-    device: str
-    plan: run.Plan
-    time_limit_s: float = 300.0  # of one task, from its start
-    free_limit_s: float = 60.0  # for a task to start
-    busy: bool = False
-    version: str = field(default_factory=lambda: version("dsa-ledger"))
-
-
-@dataclass(frozen=True)
-class Job:
-    """One task: its name for people, its node, and how many tasks that node has."""
-
-    name: str
-    node: str
-    peers: int
+LOST_LOOKS = 3  # in a row without an answer of the board: what it ran on is lost, and the tasks' word with it
+LOST = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 
 
 @dataclass
@@ -67,41 +52,25 @@ class Outcome:
     kept: list[str] = field(default_factory=list)
     failed: list[Fault] = field(default_factory=list)
 
-
-class Board:
-    """An actor that tasks tell how far they are, and that lets each GPU be measured once."""
-
-    def __init__(self, known: Iterable[str]) -> None:
-        """Start with the boxes that need no measurement."""
-        self.known = set(known)
-        self.claimed: dict[str, str] = {}
-        self.started: dict[str, float] = {}
-        self.nodes: dict[str, str] = {}
-        self.far: dict[str, tuple[int, int]] = {}
-
-    def start(self, job: Job) -> None:
-        """Note that a task runs; one that Ray runs again starts anew."""
-        self.started[job.name], self.nodes[job.name] = time.monotonic(), job.node
-
-    def running_on(self, node: str) -> int:
-        """Return how many tasks have started on a node."""
-        return sum(one == node for one in self.nodes.values())
-
-    def claim(self, box: str, job: Job) -> str:
-        """Return "" where the task is to measure the box, "known", or the name of the task that has it."""
-        if box in self.known:
-            return "known"
-        owner = self.claimed.setdefault(box, job.name)
-        return "" if owner == job.name else owner
-
-    def tell(self, job: Job, done: int, total: int) -> None:
-        """Note how many cases a task has done."""
-        self.far[job.name] = (done, total)
-
-    def seen(self) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
-        """Return for how long each task has run [s], and the cases done and to do."""
-        now = time.monotonic()
-        return {name: now - began for name, began in self.started.items()}, self.far
+    def take(self, job: Job, ref: Any, out: Path) -> Path | None:
+        """Keep what a task brought; return the file of its profile."""
+        try:
+            answer, content = ray.get(ref)
+            if answer == "profile":
+                self.written.append(save_in(Profile.model_validate(content), out))
+                return self.written[-1]
+        except ray.exceptions.RayError as failure:
+            lines = str(failure).strip().splitlines() or [""]
+            said = lines[-1 if isinstance(failure, ray.exceptions.RayTaskError) else 0][:200]
+            self.failed.append(Fault(job.name, type(failure).__name__, f"a task that ends: {said}"))
+        except BadInput as bad:  # the disk is full, or the folder gone: the next one may have room
+            self.failed += [fault._replace(path=f"{job.name}: {fault.path}") for fault in bad.faults]
+        else:
+            if answer == "known":
+                self.kept.append(job.name)
+            else:
+                self.failed.append(Fault(job.name, *content))
+        return None
 
 
 def calibrate_fleet(
@@ -119,6 +88,7 @@ def calibrate_fleet(
     BadInput: no cluster there, another version of Ray or Python, or nothing to measure on. What fails on one node is
     in the outcome; an interrupt ends the tasks and keeps what was written.
     """
+    progress(0, 1, f"connecting to {address}")
     _connect(address)
     try:
         return _run(asked, out, make_backend, known=set(known), progress=progress, tell=tell)
@@ -127,8 +97,9 @@ def calibrate_fleet(
 
 
 def _connect(address: str) -> None:
+    address = (os.environ.get("RAY_ADDRESS") or address) if address == "auto" else address  # as Ray reads it
     reached = address.removeprefix("ray://").rpartition(":")
-    expected = "auto, or HOST:PORT or ray://HOST:PORT of a Ray cluster that runs"
+    expected = "auto, or HOST:PORT or ray://HOST:PORT of a Ray cluster that runs (with tokens: RAY_AUTH_MODE=token)"
     if address != "auto":
         if not reached[0] or not reached[2].isdigit():  # "local" would start a cluster
             raise BadInput([Fault("ray", address, expected)])
@@ -138,7 +109,7 @@ def _connect(address: str) -> None:
             raise BadInput([Fault("ray", address, f"{expected}: {failure}")]) from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as failure:
+    except (*LOST, ValueError) as failure:
         said = " ".join(str(failure).split())
         if "ersion mismatch" in said:
             expected = "the same Ray and Python on driver and cluster"
@@ -148,14 +119,15 @@ def _connect(address: str) -> None:
 def _jobs(asked: Asked) -> list[tuple[Job, dict[str, float]]]:
     """Return the tasks and what each asks of Ray: a GPU, or all CPUs of a node, so that it starts when they idle."""
     found: list[tuple[Job, dict[str, float]]] = []
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
+    for node in nodes:
         identity, host, has = node["NodeID"], node["NodeManagerHostname"], node["Resources"]
         name = f"{host}/{identity[:8]}"
         if asked.device.partition(":")[0] == "cpu":
             if has.get("CPU", 0) >= 1:
-                found.append((Job(name, identity, 1), {"num_cpus": 1 if asked.busy else has["CPU"]}))
+                job = Job(name, identity, 1, host, hosts[host] == 1)
+                found.append((job, {"num_cpus": 1 if asked.busy else has["CPU"]}))
             continue
         count = int(has.get("GPU", 0))
         found += [(Job(f"{name}#{number}", identity, count), {"num_gpus": 1, "num_cpus": 0}) for number in range(count)]
@@ -175,9 +147,13 @@ def _run(
     if not jobs:
         what = "CPUs" if asked.device.startswith("cpu") else "GPUs"
         raise BadInput([Fault("ray", len(ray.nodes()), f"nodes with {what} that Ray may lend")])
+    is_known = {job: asked.device.startswith("cpu") and job.box in known for job, _ in jobs}
+    outcome = Outcome([], [job.name for job, is_one in is_known.items() if is_one])
+    if all(is_known.values()):
+        return outcome
     here = OnNode(ray.get_runtime_context().get_node_id(), soft=True)
     board: Any = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote(known)
-    outcome = Outcome([], [job.name for job, _ in jobs if job.node in known])
+    shared = ray.put(asked)  # once, not with each task: a dumped block table may be megabytes
     pending = {
         ray.remote(_work)
         .options(
@@ -186,70 +162,64 @@ def _run(
             name=f"calibrate {job.name}",
             scheduling_strategy=OnNode(job.node, soft=False),
         )
-        .remote(job, asked, board, make_backend): job
+        .remote(job, shared, board, make_backend): job
         for job, wants in jobs
-        if job.node not in known
+        if not is_known[job]
     }
-    began, total = time.monotonic(), len(pending)
     try:
-        while pending:
-            for ref in ray.wait(list(pending), timeout=LOOK_S)[0]:
-                _take(pending.pop(ref), ref, out, outcome, tell)
-            since, far = _seen(board)
-            for ref, fault in _late(pending, since, time.monotonic() - began, asked):
-                ray.cancel(ref, force=True)
-                del pending[ref]
-                outcome.failed.append(fault)
-            cases = max((count for _, count in far.values()), default=1)
-            done = sum(done for done, _ in far.values())
-            progress(done, cases * total, f"{total - len(pending)} of {total} boxes")
+        for job, ref in _ended(pending, asked, board, outcome, progress):
+            if (path := outcome.take(job, ref, out)) is not None:
+                tell(path)
+    except LOST as failure:
+        said = " ".join(str(failure).split())[:200] or type(failure).__name__
+        outcome.failed += [Fault(job.name, said, "a cluster that answers to the end") for job in pending.values()]
     finally:
-        for ref in pending:
-            ray.cancel(ref, force=True)
+        with contextlib.suppress(Exception):  # what Ray's client raises, as such, once its cluster is lost
+            for ref in pending:
+                ray.cancel(ref, force=True)
     return outcome
 
 
-def _seen(board: Any) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
-    try:
-        seen: tuple[dict[str, float], dict[str, tuple[int, int]]] = ray.get(board.seen.remote(), timeout=ASK_S)
-    except ray.exceptions.RayError:
-        return {}, {}  # without it the limits count from the start of the run
-    return seen
+def _ended(
+    pending: dict[Any, Job], asked: Asked, board: Any, outcome: Outcome, progress: Progress
+) -> Iterator[tuple[Job, Any]]:
+    """Yield each task as it ends, until none is pending; those out of time fail. Raises one of `LOST`."""
+    began, total, lost = time.monotonic(), len(pending), 0
+    while pending:
+        for ref in ray.wait(list(pending), timeout=LOOK_S)[0]:
+            yield pending.pop(ref), ref
+        try:
+            since, far = ray.get(board.seen.remote(), timeout=ASK_S)
+        except ray.exceptions.RayError:
+            lost += 1
+            if lost == LOST_LOOKS:
+                raise
+            time.sleep(LOOK_S)
+            continue
+        lost = 0
+        for ref, fault in _late(pending, since, time.monotonic() - began, asked):
+            ray.cancel(ref, force=True)
+            del pending[ref]
+            outcome.failed.append(fault)
+        cases = max((count for _, count in far.values()), default=1)
+        done = sum(done for done, _ in far.values())
+        progress(done, cases * total, f"{total - len(pending)} of {total} boxes")
 
 
 def _late(pending: dict[Any, Job], since: dict[str, float], waited_s: float, asked: Asked) -> list[tuple[Any, Fault]]:
     """Return the tasks that are out of time, each with the reason."""
     found = []
-    # Where none has said that it runs, the board may be lost: then a task has both limits.
-    start_limit_s = asked.free_limit_s + (0 if since else asked.time_limit_s)
     for ref, job in pending.items():
         ran = since.get(job.name)
         if ran is not None and ran > asked.time_limit_s:
             expected = f"an end within {asked.time_limit_s:g} s: timed out and cancelled"
             found.append((ref, Fault(job.name, f"{ran:.0f} s", expected)))
-        elif ran is None and waited_s > start_limit_s:
-            expected = f"a start within {start_limit_s:g} s: Ray has lent it to others, or can start no worker there"
+        elif ran is None and waited_s > asked.free_limit_s:
+            expected = (
+                f"a start within {asked.free_limit_s:g} s: Ray has lent it to others, or can start no worker there"
+            )
             found.append((ref, Fault(job.name, f"{waited_s:.0f} s", expected)))
     return found
-
-
-def _take(job: Job, ref: Any, out: Path, outcome: Outcome, tell: Callable[[Path], None]) -> None:
-    """Keep what one task brought."""
-    try:
-        answer, content = ray.get(ref)
-    except ray.exceptions.RayError as failure:
-        said = (str(failure).strip().splitlines() or [""])[
-            -1 if isinstance(failure, ray.exceptions.RayTaskError) else 0
-        ]
-        outcome.failed.append(Fault(job.name, type(failure).__name__, f"a task that ends: {said[:200]}"))
-        return
-    if answer == "profile":
-        outcome.written.append(save(Profile.model_validate(content), out))
-        tell(outcome.written[-1])
-    elif answer == "known":
-        outcome.kept.append(job.name)
-    else:
-        outcome.failed.append(Fault(job.name, *content))
 
 
 def _work(job: Job, asked: Asked, board: Any, make_backend: MakeBackend) -> tuple[str, Any]:
@@ -265,7 +235,7 @@ def _work(job: Job, asked: Asked, board: Any, make_backend: MakeBackend) -> tupl
         backend = make_backend(
             "gpu:0" if is_gpu else asked.device, asked.busy
         )  # Ray shows a task the one GPU it has lent
-        owner = ray.get(board.claim.remote(backend.hardware.identity if is_gpu else job.node, job))
+        owner = ray.get(board.claim.remote(backend.hardware.identity if is_gpu else job.box, job))
         if owner:
             content = (backend.hardware.identity, f"a UUID of its own: {owner} has it, or its GPU is lent to others")
             return ("known", None) if owner == "known" else ("failed", content)
@@ -277,4 +247,5 @@ def _work(job: Job, asked: Asked, board: Any, make_backend: MakeBackend) -> tupl
         profile = run.calibrate(backend, asked.plan, tell)
     except BadInput as bad:
         return "failed", ("bad input", "; ".join(bad.lines()))
-    return "profile", profile.model_copy(update={"node": job.node}).model_dump(mode="json")
+    node = "" if is_gpu or job.alone else job.node
+    return "profile", profile.model_copy(update={"node": node}).model_dump(mode="json")

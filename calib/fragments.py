@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 
 from calib.plan import PAGE_BYTES, PAGE_TOKENS, POISON, Table
 from dsa_ledger.errors import BadInput, Fault
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LARGE_PAGE_BYTES = 2 * 2**20  # CUDA maps large allocations in pages of 2 MiB
 
@@ -57,18 +55,19 @@ def fragmentation(table: Table) -> Fragmentation:
     )
 
 
-def load_block_table(path: Path, pool_pages: int | None = None) -> Table:
-    """Return the table of a dumped `.npy` file: whole numbers, one row a request, page numbers.
+def load_block_table(dump: Path | bytes, pool_pages: int | None = None) -> Table:
+    """Return the table of a dumped `.npy` file or its content: whole numbers, one row a request, page numbers.
 
     Page 0 is no request's page in either engine (SGLang writes padding there, vLLM's null block), and a negative
     entry is no page: both end a row. Rows without a page are left out. Raises BadInput with every fault.
     """
-    entries = _entries(path)
+    name = str(dump) if isinstance(dump, Path) else f"{len(dump):,} B"
+    entries = _entries(dump, name)
     kept = [row[: _length(row)] for row in entries]
     kept = [row for row in kept if len(row)]
     faults = []
     if not kept:
-        faults.append(Fault("block-table", str(path), "at least one row with a page number above 0"))
+        faults.append(Fault("block-table", name, "at least one row with a page number above 0"))
     for number, row in enumerate(kept):
         if (row < 1).any():
             faults.append(Fault(f"block-table[{number}]", int(row[row < 1][0]), "page numbers above 0 up to its end"))
@@ -85,17 +84,17 @@ def load_block_table(path: Path, pool_pages: int | None = None) -> Table:
     return Table(pages, tuple(len(row) * PAGE_TOKENS for row in kept))
 
 
-def _entries(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _entries(dump: Path | bytes, name: str) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     expected = "a .npy file with a table of whole numbers, one row a request"
     try:
-        with path.open("rb") as file:
+        with dump.open("rb") if isinstance(dump, Path) else BytesIO(dump) as file:
             entries = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as failure:
-        raise BadInput([Fault("block-table", str(path), failure.strerror or expected)]) from None
+        raise BadInput([Fault("block-table", name, f"a file that can be read: {failure.strerror}")]) from None
     except ValueError:
-        raise BadInput([Fault("block-table", str(path), expected)]) from None
+        raise BadInput([Fault("block-table", name, expected)]) from None
     if entries.ndim not in (1, 2) or entries.dtype.kind not in "iu":
-        raise BadInput([Fault("block-table", str(path), expected)])
+        raise BadInput([Fault("block-table", name, expected)])
     wide: np.ndarray[tuple[int, int], np.dtype[np.int64]] = np.atleast_2d(entries).astype(np.int64)
     if wide.size and int(wide.max()) >= POISON:
         raise BadInput([Fault("block-table", int(wide.max()), f"page numbers below {POISON:,}")])

@@ -51,7 +51,8 @@ class HostBackend:
                 import torch
             except ImportError:
                 if library == "torch":
-                    raise BadInput([Fault("device", "cpu:torch", "torch; pip install 'dsa-ledger[torch]'")]) from None
+                    expected = "PyTorch, which is not installed: pip install 'dsa-ledger[torch]'"
+                    raise BadInput([Fault("device", "cpu:torch", expected)]) from None
             else:
                 self.torch = torch
         self.pool: Words = np.empty((0, PAGE_WORDS), dtype=np.uint32)

@@ -6,19 +6,28 @@ Beside it stands one over the text that follows, which is quicker to check where
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import itertools
 import json
 import os
-import tempfile
-from pathlib import Path
-from typing import Any, Literal
+import secrets
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import from_json
 
 from calib.stats import Summary, summary
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import ABSENT, BadInput, Fault, Said, Words
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MOST_BYTES = 64 * 2**20  # a full run's profile has about half a MB
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # of file systems without hard links
 PLAIN_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -203,29 +212,65 @@ class Profile(_Part):
 
 
 def save(profile: Profile, path: Path) -> Path:
-    """Write the profile to a file, or into a folder under its own name; return the file.
+    """Write the profile to a file, in place of one that is there, or as `save_in` does where `path` is a folder.
 
-    It appears whole or not at all. Raises BadInput where nothing can be written.
+    It appears whole or not at all. Returns the file; raises BadInput where nothing can be written.
     """
-    target = path / f"{profile.file_stem}.json" if path.is_dir() else path
+    if path.is_dir():
+        return save_in(profile, path)
+    with _written(profile, path) as temporary:
+        temporary.replace(path)
+    return path
+
+
+def save_in(profile: Profile, folder: Path) -> Path:
+    """Write the profile into a folder under its own name, with a number behind it where another run has that name.
+
+    Runs that end at the same moment do not meet: a name is taken by a link, which one of them gets. Returns and raises
+    as `save` does.
+    """
+    stem = profile.file_stem
+    with _written(profile, folder / f"{stem}.json") as temporary:
+        names = itertools.chain([stem], (f"{stem}-run{number}" for number in itertools.count(2)))
+        return next(target for name in names if _took(target := folder / f"{name}.json", temporary))
+
+
+def _took(target: Path, temporary: Path) -> bool:
+    """Give the file a name unless another run's profile has it; what is cut short or no profile is no loss."""
+    try:
+        target.hardlink_to(temporary)
+    except FileExistsError:
+        pass
+    except OSError as failure:
+        if failure.errno not in NO_LINKS:
+            raise
+    else:
+        return True
+    try:
+        load(target, briefly=True)
+    except BadInput:
+        temporary.replace(target)
+        return True
+    return False
+
+
+@contextmanager
+def _written(profile: Profile, target: Path) -> Iterator[Path]:
+    """Yield a file beside the target with the whole profile; what is left of it goes (BadInput: it cannot be)."""
     rest = json.dumps(profile.model_dump(mode="json"), indent=1)[1:] + "\n"
     text = f'{{\n "seal": "{profile.seal}:{_sha256(rest)}",{rest}'
+    temporary = target.with_name(f".profile-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=target.parent, prefix=".profile-", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = Path(file.name)
-            try:
+        try:
+            with temporary.open("x", encoding="utf-8") as file:  # readable by whom the umask lets, unlike a tempfile
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-                temporary.replace(target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as failure:
         raise BadInput([Fault("out", str(target), f"a place that can be written: {failure.strerror}")]) from None
-    return target
 
 
 def load(path: Path, *, briefly: bool = False) -> Profile:
@@ -234,10 +279,13 @@ def load(path: Path, *, briefly: bool = False) -> Profile:
     `briefly`: with its first case alone, the seal standing for the others: several times as fast, for a whole fleet.
     """
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe or a device would not end
+            raise BadInput([Fault("profile", str(path), f"a file of at most {MOST_BYTES:,} B")])
         text = path.read_text(encoding="utf-8")
-        content = from_json(text) if briefly else json.loads(text)
+        content = from_json(text)
     except OSError as failure:
-        raise BadInput([Fault("profile", str(path), failure.strerror or "a file")]) from None
+        raise BadInput([Fault("profile", str(path), f"a file that can be read: {failure.strerror}")]) from None
     except ValueError:
         raise BadInput([Fault("profile", str(path), "a whole JSON file; this one is damaged")]) from None
     if not isinstance(content, dict):
@@ -252,17 +300,17 @@ def load(path: Path, *, briefly: bool = False) -> Profile:
     except ValidationError as wrong:
         raise BadInput(_faults(wrong)) from None
     if not is_whole:
-        raise BadInput([Fault("profile", str(path), "the content that was sealed; this file was edited or damaged")])
+        expected = "what `dsa-ledger calibrate` wrote: this file was edited or damaged since"
+        raise BadInput([Fault("profile", str(path), expected)])
     return profile
 
 
 def load_for_estimate(path: Path) -> Profile:
-    """Return the profile of a GPU; one of a CPU's memory is refused, it says nothing of a GPU (BadInput)."""
-    profile = load(path)
+    """Return the profile of a GPU, its first case alone (BadInput, also for a CPU's: it tells nothing of a GPU)."""
+    profile = load(path, briefly=True)  # what an estimate takes are the fits
     if profile.hardware.kind != "gpu":
-        raise BadInput(
-            [Fault("profile.hardware.kind", profile.hardware.kind, "gpu: no other memory stands for a GPU's")]
-        )
+        expected = "gpu: no other memory stands for a GPU's"
+        raise BadInput([Fault("profile.hardware.kind", profile.hardware.kind, expected)])
     return profile
 
 
@@ -278,12 +326,27 @@ def _faults(wrong: ValidationError) -> list[Fault]:
     found = wrong.errors(include_url=False)
     # A list whose items are wrong is called too short as well: only the items are.
     within = {error["loc"][:depth] for error in found for depth in range(len(error["loc"]))}
-    return [
-        Fault(".".join(["profile", *map(str, error["loc"])]), _shown(error["input"]), error["msg"].lower())
+    absent: dict[str, list[str]] = {}
+    for error in found:
+        if error["type"] == "missing":
+            absent.setdefault(_dotted(error["loc"][:-1]), []).append(str(error["loc"][-1]))
+    # What one table lacks is one fault: a file that is no profile at all would have ten.
+    lacking = [Fault(place, ABSENT, f"its {', '.join(names)}") for place, names in absent.items()]
+    return lacking + [
+        Fault(_dotted(error["loc"]), _shown(error["input"]), _expected(error["msg"]))
         for error in found
-        if error["loc"] not in within
+        if error["loc"] not in within and error["type"] != "missing"
     ]
 
 
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(["profile", *map(str, place)])
+
+
+def _expected(said: str) -> str:
+    start, _, wanted = said.partition("Input should be ")
+    return Said(said) if start or not wanted else wanted
+
+
 def _shown(given: Any) -> Any:
-    return f"a table of {len(given)}" if isinstance(given, dict) else given
+    return Words(f"a table of {len(given)}") if isinstance(given, dict) else given

@@ -23,7 +23,6 @@ from dsa_ledger.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from calib.cases import Pool, Work
     from calib.engine_kernels import Found
@@ -87,8 +86,19 @@ class Plan:
     quick: bool
     free_fraction: float = 0.85
     one_span: bool = False
-    block_table: Path | None = None
+    block_table: bytes | None = None  # the content of a dumped .npy, since a worker has no file of the driver's
     extent: Extent | None = None  # None: by `quick` and the kind of device
+
+
+def differing(made: profile.Protocol, asked: Plan) -> list[str]:
+    """Return in what a profile falls short of what is asked for; a full run is enough where a quick one is."""
+    tensors = 1 if asked.one_span else TENSORS
+    found = ["a quick run, a full one is asked for"] if made.quick and not asked.quick else []
+    if made.tensors != tensors:
+        found.append(f"{made.tensors} tensors, {tensors} are asked for")
+    if asked.block_table and made.block_table_sha256 != hashlib.sha256(asked.block_table).hexdigest():
+        found.append("another block table")
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,7 @@ def calibrate(backend: Backend, asked: Plan, progress: Progress = lambda *_: Non
             replays=extent.replays,
             free_fraction=asked.free_fraction,
             seed=SEED,
-            block_table_sha256=hashlib.sha256(asked.block_table.read_bytes()).hexdigest() if asked.block_table else "",
+            block_table_sha256=hashlib.sha256(asked.block_table).hexdigest() if asked.block_table else "",
         ),
         before=before,
         after=backend.state(),

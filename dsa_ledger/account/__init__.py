@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dsa_ledger.account import sglang_pool, sglang_tiers, sglang_workspace, trtllm_pool, vllm_pool
 from dsa_ledger.account.box import box_of
 from dsa_ledger.account.deploy import check_load, deploy
 from dsa_ledger.account.headroom import post_headroom, post_prefill_headroom
 from dsa_ledger.account.model import post_model
 from dsa_ledger.account.network import post_host, post_network
-from dsa_ledger.account.prefill import post_prefill, post_transfer
 from dsa_ledger.account.records import post_machine, post_records
 from dsa_ledger.account.step import post_held_requests, post_load, post_requests, post_step
 from dsa_ledger.account.timing import post_timing
@@ -22,27 +20,15 @@ from dsa_ledger.ledger import Ledger, Scope
 from dsa_ledger.schema import Load, Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator
 
     from dsa_ledger.account.many import Loads
     from dsa_ledger.engines.base import Build, Deployment
     from dsa_ledger.ledger import Entry
     from dsa_ledger.schema import Model
+    from dsa_ledger.timing.box import Box
 
 __all__ = ["capacity", "estimate"]
-
-
-def _sglang(ledger: Ledger, plan: Deployment) -> None:
-    sglang_pool.post_pool(ledger, plan)
-    sglang_workspace.post_workspace(ledger, plan)
-    sglang_tiers.post_tiers(ledger, plan)
-
-
-POOLS: dict[str, Callable[[Ledger, Deployment], None]] = {
-    "sglang": _sglang,
-    "vllm": vllm_pool.post_pool,
-    "tensorrt-llm": trtllm_pool.post_pool,
-}
 
 
 def estimate(scenario: Scenario) -> Ledger:
@@ -50,13 +36,34 @@ def estimate(scenario: Scenario) -> Ledger:
 
     Raises BadInput with every fault found, and NotModelled where no rule is known.
     """
+    plan, ledger = _before_timing(scenario)
+    box = box_of(scenario)  # a file that is no profile is a fault, load or no load
+    return _timed(ledger, plan, scenario, box)
+
+
+def estimate_boxes(scenario: Scenario, boxes: Iterable[Box]) -> Iterator[Ledger]:
+    """Yield the ledger of `estimate` with each box's profile; what no profile changes is worked out once.
+
+    Raises as `estimate` does.
+    """
+    plan, ledger = _before_timing(scenario)
+    for box in boxes:
+        yield _timed(ledger.copy(), plan, scenario, box)
+
+
+def _before_timing(scenario: Scenario) -> tuple[Deployment, Ledger]:
     plan, base = still(scenario)
     ledger = base.copy()
     check_load(scenario, plan.model)
-    box_of(scenario)  # a file that is no profile is a fault, load or no load
     if scenario.load.context is not None:
         _post_load(ledger, plan, scenario, scenario.load)
-        post_timing(ledger, plan, scenario, scenario.load)
+    return plan, ledger
+
+
+def _timed(ledger: Ledger, plan: Deployment, scenario: Scenario, box: Box | None) -> Ledger:
+    """Return the ledger with what a box may change, and all that follows from it."""
+    if scenario.load.context is not None:
+        post_timing(ledger, plan, scenario, scenario.load, box)
     post_worst(ledger, plan)
     if scenario.load.context is not None:
         judge_load(ledger, plan)
@@ -110,11 +117,29 @@ def _worked_out(scenario: Scenario) -> tuple[Deployment, Ledger]:
         ledger.warn(sentence)
     post_machine(ledger, plan)
     post_records(ledger, plan)
-    POOLS[plan.release.engine](ledger, plan)
+    _post_pool(ledger, plan)
     post_headroom(ledger, plan)
     post_host(ledger, plan)
     judge_weights(ledger, plan)
     return plan, ledger
+
+
+def _post_pool(ledger: Ledger, plan: Deployment) -> None:
+    """Post the pool as the engine sizes it; what the other engines do is not loaded."""
+    if plan.release.engine == "sglang":
+        from dsa_ledger.account import sglang_pool, sglang_tiers, sglang_workspace
+
+        sglang_pool.post_pool(ledger, plan)
+        sglang_workspace.post_workspace(ledger, plan)
+        sglang_tiers.post_tiers(ledger, plan)
+    elif plan.release.engine == "vllm":
+        from dsa_ledger.account import vllm_pool
+
+        vllm_pool.post_pool(ledger, plan)
+    else:
+        from dsa_ledger.account import trtllm_pool
+
+        trtllm_pool.post_pool(ledger, plan)
 
 
 @lru_cache(maxsize=64)
@@ -155,8 +180,12 @@ def _post_load(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Load 
         post_step(Scope(ledger, stage.prefix), plan)
     post_prefill_headroom(ledger, plan)
     if load.new_tokens is not None:
+        from dsa_ledger.account.prefill import post_prefill
+
         post_prefill(ledger, plan, load)
     if scenario.has("pd-prefill") or scenario.has("pd-decode"):
+        from dsa_ledger.account.prefill import post_transfer
+
         post_transfer(ledger, plan)
     if plan.model.weights_modelled:
         post_network(ledger, plan)

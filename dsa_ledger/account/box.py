@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from dsa_ledger.account.records import scenario_source
 from dsa_ledger.formulas import timing as formulas
 from dsa_ledger.ledger import Source
-from dsa_ledger.timing.box import Box, load_box, mean_run_of, reference_scan_bytes_per_s
 from dsa_ledger.timing.by_load import each_load
 from dsa_ledger.units import Unit
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Scenario
+    from dsa_ledger.timing.box import Box
     from dsa_ledger.timing.siblings import Machine
 
 FRAGMENTED = Source("prior", "no public measurement of paged index-K reads over scattered pages: 0-10%", "2026-11")
@@ -29,13 +29,19 @@ GATHERED = Source("engine", "sparse attention reads the picked records of each q
 
 def box_of(scenario: Scenario) -> Box | None:
     """Return the box whose profile the scenario names (BadInput: no profile of a GPU)."""
-    return load_box(scenario.profile) if scenario.profile is not None else None
+    if scenario.profile is None:
+        return None
+    from dsa_ledger.timing.box import load_box
+
+    return load_box(scenario.profile)
 
 
 def post_pages(ledger: Ledger, scenario: Scenario) -> None:
     """Post the mean run of pages that the scenario states or its dumped table has, and what it may cost."""
     pages, table = scenario.load.mean_run_pages, scenario.load.block_table
     if table is not None:
+        from dsa_ledger.timing.box import mean_run_of
+
         run, digest = mean_run_of(table)
         source = Source("scenario", f"block table {table}, SHA-256 {digest[:12]}", "")
         ledger.given("load.mean_run_pages", run, Unit.PAGES, source, "pages over runs of neighbours, all rows")
@@ -46,15 +52,17 @@ def post_pages(ledger: Ledger, scenario: Scenario) -> None:
 class Rates:
     """What the layers' parts are posted with: the box's rates where a profile has them, else the tables as they are."""
 
-    def __init__(self, ledger: Ledger, plan: Deployment, scenario: Scenario, machine: Machine) -> None:
+    def __init__(self, ledger: Ledger, plan: Deployment, scenario: Scenario, machine: Machine, box: Box | None) -> None:
         """Post the rates and the warnings."""
         self.ledger = ledger
-        self.box = box_of(scenario)
+        self.box = box
         self.read = self.scan = self.gathers = False
         if self.box is None:
             self._post_fragmented()
             return
-        span = ledger["pool.tokens"] * ledger["record.index_k_bytes"]
+        # The widest of the stages' pools: what a profile may have spread its pages too little for.
+        tokens = max(ledger[f"{stage.prefix}pool.tokens"] for stage in plan.stages)
+        span = tokens * ledger["record.index_k_bytes"]
         for sentence in self.box.warnings(plan.gpu.name, scenario.observed.driver, float(span)):
             ledger.warn(sentence)
         self._post_read(self.box)
@@ -187,6 +195,8 @@ class Rates:
             )
 
     def _post_scan(self, box: Box, machine: Machine) -> None:
+        from dsa_ledger.timing.box import reference_scan_bytes_per_s
+
         reference, rate = reference_scan_bytes_per_s(machine), box.scan_bytes_per_s
         if rate is None or reference is None:
             self.ledger.warn(f"profile {box.name} has no row scan: top-k keeps the kernel table")

@@ -19,13 +19,24 @@ def page_text(
     form: str,
     *,
     colour: bool = False,
+    curves: Sequence[tuple[str, Sequence[tuple[float, float]]]] = (),
 ) -> str:
-    """Return titled tables and warnings, for people, as Markdown or as a page."""
+    """Return titled tables and warnings, for people, as Markdown or as a page.
+
+    A page shows `curves` as well, by name: shares of a model's median over shares of its boxes, slowest first.
+    """
     if form == "html":
         from dsa_ledger.render import html
 
         tables = [part for name, rows in sections for part in (html.heading(name), html.table(rows))]
-        return html.page(title, *tables, html.listed("Warnings", warnings))
+        picture = html.chart(
+            "rate of each box as a share of its model's median, over the boxes from slowest to fastest",
+            [html.Series(*curve) for curve in curves],
+            across="{:.0%}".format,
+            up="{:.1%}".format,
+            log_x=False,
+        )
+        return html.page(title, picture, *tables, html.listed("Warnings", warnings))
     heading, head = ("# ", "## ") if form == "md" else ("", "")
     parts = [f"{heading}{title}\n"]
     parts += [f"{head}{name}\n\n{rows_text(name, rows, form, colour=colour)}" for name, rows in sections]

@@ -8,8 +8,15 @@ from dsa_ledger.account.deploy import ranks_of_server
 from dsa_ledger.engines.releases import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Scenario
+
+
+MOST_GROUPS = 8  # of a fleet in the table; the JSON has all
+PACE_KEYS = ("time.attention_s", "time.step_high_s")
+MOST_PACED = 16  # so many keys have so many groups
 
 
 class Group(NamedTuple):
@@ -62,7 +69,7 @@ GROUPS = (
     ),
     Group(
         "workspace",
-        "of one rank, outside pool and weights",
+        "of one rank, beside pool and weights; prefill logits before any cut",
         (
             "workspace.decode_logits_bytes",
             "workspace.prefill_logits_bytes",
@@ -113,6 +120,12 @@ GROUPS = (
         ("time.", "box."),
     ),
     Group(
+        "fleet",
+        f"the slowest rank of each group, slowest group first; at most {MOST_GROUPS} here",
+        (),
+        ("group[",),
+    ),
+    Group(
         "prefill",
         "of the whole model, one request",
         (
@@ -145,10 +158,18 @@ def rows_of(ledger: Ledger, *, every: bool) -> list[tuple[Group, list[str]]]:
             keys = [key for prefix in group.prefixes for key in left if _plain(key).startswith(prefix)]
             left = [key for key in left if key not in keys]
         else:
-            keys = [key for key in group.keys if key in ledger]
+            keys = [key for key in group.keys if key in ledger] or _paced(left, group)
         if keys:
             shown.append((group, keys))
     return shown
+
+
+def _paced(keys: Sequence[str], group: Group) -> list[str]:
+    """Return the keys of a fleet's slowest groups; a fleet has names of its own, so no list of keys holds them."""
+    if group.keys or group is OTHER:
+        return []
+    found = [key for key in keys if key.startswith(group.prefixes) and key.partition("].")[2] in PACE_KEYS]
+    return found[:MOST_PACED]
 
 
 def _plain(key: str) -> str:

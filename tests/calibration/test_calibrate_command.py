@@ -105,15 +105,18 @@ def test_quick_takes_at_most_twenty_seconds(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--device", "tpu"], "device: 'tpu': gpu, gpu:N, cpu"),
+        (["--device", "tpu"], "device: 'tpu': expected gpu, gpu:N, cpu"),
         (["--device", "gpu:x"], "gpu:N"),
         (["--device", "cpu:jax"], "cpu:torch or cpu:numpy"),
-        (["--device", "cpu", "--out", "/nowhere/at/all.json"], "out: '/nowhere/at/all.json': a folder that exists"),
+        (
+            ["--device", "cpu", "--out", "/nowhere/at/all.json"],
+            "out: '/nowhere/at/all.json': expected a folder that exists",
+        ),
         (["--device", "cpu:numpy", "--block-table", "/nowhere.npy"], "block-table: '/nowhere.npy'"),
         (["--device", "cpu", "--format", "xml"], "format"),
         (["--all-gpus"], "all-gpus"),
         (["--all-gpus", "--device", "cpu", "--out", "."], "all-gpus"),
-        (["--ray", "auto", "--all-gpus"], "without --ray, which measures every GPU by itself"),
+        (["--ray", "auto", "--all-gpus"], "one of the two: --ray measures every GPU by itself"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(command, arguments, said):
@@ -128,7 +131,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(comm
     monkeypatch.setattr("os.access", lambda _, mode, **__: mode != os.W_OK)  # root may write anywhere
     code, shown, complaint = command("calibrate", "--device", "cpu", "--out", tmp_path)
     assert (code, shown) == (2, "")
-    assert complaint == f"bad input: out: {str(tmp_path)!r}: a place that can be written\n"
+    assert complaint == f"bad input: out: {str(tmp_path)!r}: expected a place that can be written\n"
 
 
 def test_a_missing_package_names_the_extra(command, monkeypatch):
@@ -193,6 +196,37 @@ def test_profiles_compares(command, boxes):
     assert "within noise" in command("profiles", "compare", boxes / "one.json", boxes / "two.json")[1]
 
 
+def test_every_fault_of_a_merge_comes_at_once(command, boxes):
+    """Two files that are the same run, and no --out: both are said."""
+    one = boxes / "one.json"
+    code, shown, said = command("profiles", "merge", one, one)
+    assert (code, shown) == (2, "")
+    assert said.splitlines() == [
+        "bad input: out: absent: expected a file or folder for the merged profile",
+        "bad input: profiles: 2: expected different runs; one is given twice",
+    ]
+
+
+def test_a_merge_says_what_it_wrote_in_one_line(command, boxes, tmp_path):
+    _, shown, _ = command("profiles", "merge", boxes / "one.json", boxes / "two.json", "--out", tmp_path / "m.json")
+    assert len(shown.splitlines()) == 1
+    assert ": 2 runs as one: " in shown
+
+
+def test_a_comparison_names_the_two_files(command, boxes):
+    """Two runs of one box have one label: the files tell them apart."""
+    assert command("profiles", "compare", boxes / "one.json", boxes / "two.json")[1].startswith("one and two: ")
+
+
+def test_a_damaged_file_does_not_hide_the_others(command, boxes):
+    (boxes / "bad.json").write_text("{}")
+    code, shown, said = command("profiles", "list", boxes)
+    assert code == 0
+    assert "one" in shown
+    assert "left out: bad.json: profile: absent: expected its created, hardware," in said
+    (boxes / "bad.json").unlink()
+
+
 def test_profiles_merges_one_box_and_refuses_two(command, boxes, tmp_path):
     out = tmp_path / "both.json"
     code, _, said = command("profiles", "merge", boxes / "one.json", boxes / "two.json", "--out", out)
@@ -223,7 +257,8 @@ def test_profiles_exports_every_sample(command, boxes, tmp_path):
         (["lst"], "did you mean 'list'"),
         (["show"], "1 profile"),
         (["compare", "a"], "2 profiles"),
-        (["merge", "a", "b"], "out: None"),
+        (["merge", "a"], "out: absent: expected"),
+        (["merge", "a"], "files: a: expected 2 profiles or more"),
         (["show", "absent.json"], "No such file"),
     ],
 )
@@ -278,7 +313,7 @@ def test_every_gpu_gets_its_profile_and_one_bar_hears_of_all(monkeypatch, boxes,
 
 def test_if_one_gpu_fails_no_profile_is_left(monkeypatch, boxes, tmp_path):
     stand_in(monkeypatch, boxes, fails="1")
-    with pytest.raises(BadInput, match=r"device\.gpu:1: 2: bad input: device: busy"):
+    with pytest.raises(BadInput, match=r"device\.gpu:1: exit code 2: bad input: device: busy"):
         all_gpus.calibrate_all(2, [], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -330,3 +365,19 @@ def test_help_names_the_commands_and_loads_no_calibration():
     assert "calibrate" in done.stdout
     assert "profiles" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_second_run_of_a_box_loses_nothing(command, tmp_path):
+    """Rule: what was measured is never written over; a folder that is not there is made, a file must be new."""
+    words = ("calibrate", "--device", "cpu:numpy", "--quick", "--out")
+    folder = tmp_path / "made"
+    for _ in range(3):
+        assert command(*words, folder)[0] == 0
+    stem = f"{platform.node()}-cpu".lower()
+    assert sorted(path.stem for path in folder.iterdir()) == [stem, f"{stem}-run2", f"{stem}-run3"]
+    (folder / f"{stem}-run2.json").write_text("{", encoding="utf-8")
+    command(*words, folder)
+    assert len(list(folder.iterdir())) == 3, "a file that is no profile is no loss"
+    code, _, said = command(*words, folder / f"{stem}.json")
+    assert code == 2
+    assert "a new file, or a folder: no profile is written over" in said

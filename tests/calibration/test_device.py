@@ -147,7 +147,7 @@ def test_a_launch_that_fails_ends_the_capture(device, monkeypatch):
     ("knobs", "number", "said"),
     [
         ({"driver": 0}, 0, "an NVIDIA driver; `--device cpu`"),
-        ({"driver": 12_080}, 0, "driver: '12.8': a driver for CUDA 13.*or the extra gpu12"),
+        ({"driver": 12_080}, 0, "driver: '12.8': expected a driver for CUDA 13.*or the extra gpu12"),
         ({"count": 2}, 2, "gpu:2.*one of the 2 GPUs"),
     ],
 )
@@ -177,14 +177,14 @@ def test_a_temporary_folder_that_cannot_be_written_is_one_line(device, monkeypat
 
     module, _ = device()
     monkeypatch.setattr("tempfile.TemporaryDirectory", refuses)
-    with pytest.raises(BadInput, match=r"TMPDIR: .*: a folder that can be written: No usable temporary directory"):
+    with pytest.raises(BadInput, match=r"TMPDIR: .*: expected a folder that can be written: No usable temporary directory"):
         module.DeviceBackend(0, lambda _: None)
 
 
 def test_an_older_gpu_is_refused(device):
     module, fake = device()
     fake.properties["major"] = 8
-    with pytest.raises(BadInput, match=r"compute_capability: 8\.0: 9\.0 or newer"):
+    with pytest.raises(BadInput, match=r"compute_capability: 8\.0: expected 9\.0 or newer"):
         module.DeviceBackend(0, lambda _: None)
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 
 import made_up
+import numpy as np
 import pytest
 
+from calib.board import Asked, Job
 from calib.host import HostBackend
 from calib.profile import load
-from calib.run import Extent, Plan
+from calib.run import Extent, Plan, differing
 from calib.run import calibrate as profile_of
 from dsa_ledger import cli_calibrate
 from dsa_ledger.cli_fleet import calibrate_on_ray
@@ -28,6 +32,14 @@ from ray.cluster_utils import Cluster  # noqa: E402 - only where there is a Ray
 from calib import fleet  # noqa: E402 - as above
 
 MIB = 2**20
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
 TINY = Extent(
     pool_bytes=66 * MIB,
     tokens=4096,
@@ -39,6 +51,7 @@ TINY = Extent(
 )
 QUICK = Plan(quick=True, extent=TINY)
 NODES = 8
+CLIENT_PORT = free_port()  # of Ray's server for drivers outside the cluster
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +64,7 @@ def cluster():
             "node_ip_address": "127.0.0.1",
             "include_dashboard": False,
             "num_gpus": 0,
+            "ray_client_server_port": CLIENT_PORT,
             "_system_config": {"health_check_period_ms": 1000},
         },
     )
@@ -76,7 +90,7 @@ def sent(do):
 
 
 def asked(**changes: object):
-    return fleet.Asked(**{"device": "cpu", "plan": QUICK, "time_limit_s": 60} | changes)
+    return Asked(**{"device": "cpu", "plan": QUICK, "time_limit_s": 60} | changes)
 
 
 def alike(one, other):
@@ -96,60 +110,97 @@ def test_what_is_not_alike_is_found():
     assert not alike({"a": [{"b": 1}]}, {"a": [{"c": 1}]})
 
 
-def test_eight_workers_calibrate_and_a_second_run_has_nothing_to_do(cluster, tmp_path):
-    told, heard = [], []
-    outcome = fleet.calibrate_fleet(
-        cluster.address,
-        asked(),
-        tmp_path,
-        sent(lambda: None),
-        progress=lambda *far: heard.append(far),
-        tell=told.append,
-    )
-    assert outcome.failed == []
-    assert len(outcome.written) == len(set(outcome.written)) == len(list(tmp_path.iterdir())) == NODES
-    assert told == outcome.written
-    assert heard[-1][2] == "8 of 8 boxes"
-    found = [load(path) for path in outcome.written]
-    assert {one.host for one in found} == {platform.node()}
-    assert {path.stem for path in outcome.written} == {f"{platform.node()}-{one.node}".lower() for one in found}
-    alone = profile_of(HostBackend("numpy"), QUICK).model_dump(mode="json")
-    for one in found:
-        assert [case.key for case in one.cases] == [case["key"] for case in alone["cases"]]
-        assert alike(one.model_dump(mode="json"), alone)
-
-
-def test_the_command_measures_what_is_missing_and_says_what_it_did(cluster, tmp_path, capsys):
-    """The command's own part, with a tiny extent; of two nodes the profiles are missing, one of them cut short."""
-    asked_for = (cluster.address, "cpu:numpy", QUICK, tmp_path, cli_calibrate._backend)  # noqa: SLF001 - as it calls it
+def test_eight_workers_calibrate_and_a_second_run_measures_what_is_missing(cluster, tmp_path, capsys):
+    """The command's own part, with a tiny extent; for the second run one profile is gone and one cut short."""
+    table, out = tmp_path / "table.npy", tmp_path / "out"
+    out.mkdir()
+    np.save(table, np.arange(1, 33).reshape(1, 32))
+    plan = dataclasses.replace(QUICK, block_table=table.read_bytes())
+    table.unlink()  # a worker has no file of the driver's
+    asked_for = (cluster.address, "cpu:numpy", plan, out, cli_calibrate._backend)  # noqa: SLF001 - as it calls it
     calibrate_on_ray(*asked_for, busy=False, time_limit=60)
     shown, said = capsys.readouterr()
     assert shown == f"{NODES} measured, 0 had a profile, 0 failed\n"
     assert "keep its ports in a closed network" in said
-    paths = sorted(tmp_path.iterdir())
+    paths = sorted(out.iterdir())
     assert [f"written: {path}" in said for path in paths] == [True] * NODES
+    found = [load(path) for path in paths]
+    assert {one.host for one in found} == {platform.node()}
+    assert {path.stem for path in paths} == {f"{platform.node()}-{one.node}".lower() for one in found}
+    alone = profile_of(HostBackend("numpy"), plan).model_dump(mode="json")
+    assert "replay" in {case["group"] for case in alone["cases"]}
+    for one in found:
+        assert [case.key for case in one.cases] == [case["key"] for case in alone["cases"]]
+        assert alike(one.model_dump(mode="json"), alone)
+
     before = {path: path.read_bytes() for path in paths}
     paths[3].unlink()
     paths[5].write_bytes(before[paths[5]][:999])
     calibrate_on_ray(*asked_for, busy=True, time_limit=60)
     shown, said = capsys.readouterr()
     assert shown == f"2 measured, {NODES - 2} had a profile, 0 failed\n"
-    assert f"measured again: {paths[5].name}: profile" in said
+    assert f"does not count: {paths[5].name}: profile" in said
     assert {path for path in paths if path.read_bytes() != before[path]} == {paths[3], paths[5]}
-    assert sorted(tmp_path.iterdir()) == paths
+    assert sorted(out.iterdir()) == paths
 
 
-def test_a_worker_that_dies_is_run_again_by_ray_and_one_that_hangs_is_named(cluster, tmp_path):
-    marks = tmp_path / "marks"
-    out = tmp_path / "out"
+def test_a_full_run_is_not_done_by_a_quick_one():
+    """Rule: what the folder has counts where it is at least what is asked for."""
+    made = profile_of(HostBackend("numpy"), QUICK).protocol
+    full = dataclasses.replace(QUICK, quick=False)
+    assert differing(made, QUICK) == differing(made.model_copy(update={"quick": False}), QUICK) == []
+    assert differing(made, full) == ["a quick run, a full one is asked for"]
+    assert differing(made, dataclasses.replace(QUICK, one_span=True)) == ["21 tensors, 1 are asked for"]
+    assert differing(made, dataclasses.replace(QUICK, block_table=b"a table")) == ["another block table"]
+
+
+def test_what_cannot_be_kept_is_a_fault_of_its_box_alone(monkeypatch, tmp_path):
+    """Rule: a full disk or a folder that has gone ends no run, and no file takes the folder's name."""
+    made = profile_of(HostBackend("numpy"), QUICK).model_dump(mode="json")
+    monkeypatch.setattr(ray, "get", lambda _: ("profile", made))
+    outcome = fleet.Outcome()
+    assert outcome.take(Job("a/1", "a", 1), None, tmp_path / "gone") is None
+    assert outcome.take(Job("b/2", "b", 1), None, tmp_path).parent == tmp_path
+    assert [fault.path for fault in outcome.failed] == ["a/1: out"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_node_alone_on_its_host_keeps_its_name_when_ray_starts_anew(monkeypatch):
+    """Rule: Ray gives nodes new names at each start, so a CPU's box is its host, where the host has one node."""
+
+    def node(name: str, host: str) -> dict[str, object]:
+        return {"NodeID": name, "NodeManagerHostname": host, "Alive": True, "Resources": {"CPU": 1.0}}
+
+    monkeypatch.setattr(ray, "nodes", lambda: [node("f00", "one"), node("ba1", "two"), node("ba2", "two")])
+    assert [job.box for job, _ in fleet._jobs(asked())] == ["one", "ba1", "ba2"]  # noqa: SLF001 - the rule by itself
+
+
+def test_a_lost_worker_runs_again_a_hung_one_and_a_killed_node_are_named_the_rest_is_kept(
+    cluster, tmp_path, monkeypatch
+):
+    """One run: a worker dies once, one hangs, the node of a third is killed when the first file is there."""
+    marks, out = tmp_path / "marks", tmp_path / "out"
     marks.mkdir()
     out.mkdir()
-    died, hangs = str(marks / "died"), str(marks / "hangs")
+    died, hangs, named = (str(marks / word) for word in ("died", "hangs", "named"))
+    chosen, connect = [], fleet._connect  # noqa: SLF001 - the choice needs a connection
+
+    def connect_and_choose(address: str) -> None:
+        """Choose the victim: any node but the head, whose loss ends the cluster, and the one Ray has joined us to."""
+        connect(address)
+        own = ray.get_runtime_context().get_node_id()
+        chosen.append(next(node for node in cluster.list_all_nodes()[1:] if node.node_id != own))
+        (marks / "named").write_text(chosen[0].node_id, encoding="utf-8")
+
+    monkeypatch.setattr(fleet, "_connect", connect_and_choose)
 
     def do() -> None:
         import os
+        import pathlib
         import time
 
+        if ray.get_runtime_context().get_node_id() == pathlib.Path(named).read_text(encoding="utf-8"):
+            time.sleep(600)
         for mark, act in ((died, lambda: os._exit(1)), (hangs, lambda: time.sleep(600))):
             try:
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
@@ -157,21 +208,41 @@ def test_a_worker_that_dies_is_run_again_by_ray_and_one_that_hangs_is_named(clus
                 continue
             act()
 
+    killed = []
+
+    def tell(path) -> None:
+        if not killed:
+            killed.append(path)
+            threading.Thread(target=cluster.remove_node, args=chosen, kwargs={"allow_graceful": False}).start()
+
     began = time.monotonic()
-    outcome = fleet.calibrate_fleet(cluster.address, asked(time_limit_s=12), out, sent(do))
+    outcome = fleet.calibrate_fleet(cluster.address, asked(time_limit_s=15), out, sent(do), tell=tell)
     assert time.monotonic() - began < 60
-    assert len(outcome.written) == NODES - 1
-    [fault] = outcome.failed
-    assert fault.path.startswith(f"{platform.node()}/")
+    assert killed[0].exists(), "what was finished before the loss"
+    assert len(outcome.written) == len(list(out.iterdir())) == NODES - 2, outcome.failed
+    faults = {fault.path.rpartition("/")[2]: fault for fault in outcome.failed}
+    assert all(fault.path.startswith(f"{platform.node()}/") for fault in outcome.failed)
+    assert "timed out" not in str(faults.pop(chosen[0].node_id[:8])), "the loss was noticed, not waited for"
+    [(hung, fault)] = faults.items()
     assert "timed out" in fault.expected
-    left = {load(path).node[:8] for path in outcome.written}
-    assert fault.path.rpartition("/")[2] not in left, "the one named is the one that has no profile"
+    assert hung not in {load(path).node[:8] for path in outcome.written}, "it is the one that has no profile"
+    cluster.add_node(num_cpus=1, num_gpus=0, node_ip_address="127.0.0.1")  # tests come in any order
 
 
-def test_workers_of_another_version_are_named(cluster, tmp_path):
-    outcome = fleet.calibrate_fleet(cluster.address, asked(version="0.0.0"), tmp_path, sent(lambda: None))
+def all_but(cluster, count: int) -> list[str]:
+    """Return what leaves `count` nodes to measure, which is quicker than all eight."""
+    return [node.node_id for node in cluster.list_all_nodes()[count:]]
+
+
+def test_workers_of_another_version_are_named_also_to_a_driver_outside_the_cluster(cluster, tmp_path):
+    """Both by a driver of the cluster and by Ray's client, which all that `calibrate` asks of Ray must work with."""
+    known = all_but(cluster, 2)
+    outcome = fleet.calibrate_fleet(
+        f"ray://127.0.0.1:{CLIENT_PORT}", asked(version="0.0.0"), tmp_path, sent(lambda: None), known=known
+    )
     assert outcome.written == []
-    assert len(outcome.failed) == NODES
+    assert len(outcome.failed) == 2
+    assert len(outcome.kept) == NODES - 2
     assert all("dsa-ledger 0.0.0, as where it was asked" in str(fault) for fault in outcome.failed)
 
 
@@ -179,8 +250,9 @@ def test_an_interrupt_keeps_what_was_written(cluster, tmp_path):
     def stop(_) -> None:
         raise KeyboardInterrupt
 
+    known = all_but(cluster, 2)
     with pytest.raises(KeyboardInterrupt):
-        fleet.calibrate_fleet(cluster.address, asked(), tmp_path, sent(lambda: None), tell=stop)
+        fleet.calibrate_fleet(cluster.address, asked(), tmp_path, sent(lambda: None), tell=stop, known=known)
     assert [load(path).hardware.kind for path in tmp_path.iterdir()] == ["cpu"]
     assert not ray.is_initialized()
 
@@ -221,56 +293,31 @@ def test_logical_gpus_are_measured_once_each_and_a_rerun_does_what_is_missing(cl
         cluster.remove_node(node)
 
 
-def test_a_node_that_is_killed_loses_nothing_that_was_finished(cluster, tmp_path):
-    """The victim's task waits for its death; all others end, and their files were there before."""
-    victim = cluster.list_all_nodes()[-1]
-    name, out = victim.node_id, tmp_path / "out"
-    out.mkdir()
-
-    def do() -> None:
-        import time
-
-        if ray.get_runtime_context().get_node_id() == name:
-            time.sleep(600)
-
-    killed = []
-
-    def tell(path) -> None:
-        if not killed:
-            killed.append(path)
-            threading.Thread(target=cluster.remove_node, args=(victim,), kwargs={"allow_graceful": False}).start()
-
-    outcome = fleet.calibrate_fleet(cluster.address, asked(time_limit_s=90), out, sent(do), tell=tell)
-    assert killed[0].exists()
-    assert len(outcome.written) == NODES - 1
-    assert all(load(path).node != name for path in outcome.written)
-    [fault] = outcome.failed
-    assert name[:8] in fault.path
-    assert "timed out" not in str(fault), "the loss was noticed, not waited for"
-    cluster.add_node(num_cpus=1, num_gpus=0, node_ip_address="127.0.0.1")  # tests come in any order
-
-
 def test_a_box_that_is_lent_to_others_is_named_and_not_waited_for():
-    jobs = {1: fleet.Job("busy/1", "a", 1), 2: fleet.Job("runs/2", "b", 1), 3: fleet.Job("hangs/3", "c", 1)}
+    jobs = {1: Job("busy/1", "a", 1), 2: Job("runs/2", "b", 1), 3: Job("hangs/3", "c", 1)}
     since = {"runs/2": 59.0, "hangs/3": 61.0}
     found = dict(fleet._late(jobs, since, 61.0, asked()))  # noqa: SLF001 - the rule by itself
     assert set(found) == {1, 3}
-    assert str(found[1]).startswith("busy/1: '61 s': a start within 60 s: Ray has lent it to others")
-    assert str(found[3]) == "hangs/3: '61 s': an end within 60 s: timed out and cancelled"
-    assert fleet._late(jobs, {}, 119.0, asked()) == []  # noqa: SLF001 - a board that does not answer
+    assert str(found[1]).startswith("busy/1: '61 s': expected a start within 60 s: Ray has lent it to others")
+    assert str(found[3]) == "hangs/3: '61 s': expected an end within 60 s: timed out and cancelled"
 
 
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("127.0.0.1:9", "auto, or HOST:PORT or ray://HOST:PORT of a Ray cluster that runs: [Errno"),
+        (
+            "127.0.0.1:9",
+            "auto, or HOST:PORT or ray://HOST:PORT of a Ray cluster that runs (with tokens: RAY_AUTH_MODE=token): [E",
+        ),
         ("ray://127.0.0.1:9", "[Errno"),
-        ("nowhere.invalid:6379", "of a Ray cluster that runs: "),
+        ("nowhere.invalid:6379", "of a Ray cluster that runs (with"),
         ("local", "auto, or HOST:PORT"),
-        ("127.0.0.1:99999", "of a Ray cluster that runs: "),
+        ("auto", "auto, or HOST:PORT"),
+        ("127.0.0.1:99999", "of a Ray cluster that runs (with"),
     ],
 )
-def test_an_address_where_no_cluster_is(tmp_path, address, said):
+def test_an_address_where_no_cluster_is(tmp_path, monkeypatch, address, said):
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # which Ray's auto takes, and starts a cluster
     with pytest.raises(BadInput) as bad:
         fleet.calibrate_fleet(address, asked(), tmp_path, sent(lambda: None))
     assert said in str(bad.value)

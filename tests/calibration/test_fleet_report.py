@@ -10,13 +10,11 @@ import time
 
 import made_up
 import pytest
+from made_up_fleet import few, profile
 
 from calib import fleet_report
-from calib.profile import Case, Profile, Protocol, State, load, save
-from calib.profile import Fits as ProfileFits
-from dsa_ledger.cli import main
+from calib.profile import load, save
 
-USUAL = {"sm_mhz": 1980, "memory_mhz": 3201, "temperature_c": 50, "throttle": "0x0000000000000000"}
 PLANTED = {  # number of the GPU: how fast it is, what is found on it, and the word that must be in the reason
     17: (0.90, {"state": {"memory_mhz": 2619}}, "clock: memory at 2619 MHz, usual 3201"),
     101: (0.93, {"state": {"throttle": "0x0000000000000004"}}, "clock: held back, event reasons 0x4"),
@@ -28,58 +26,6 @@ PLANTED = {  # number of the GPU: how fast it is, what is found on it, and the w
 }
 
 
-def profile(number: int, speed: float = 1.0, *, cases: int = 60, samples: int = 20, **found: object) -> Profile:
-    """Return a made-up profile as large as a quick run's."""
-    state = State.model_validate(USUAL | found.get("state", {}))
-    rate = made_up.RATE * speed
-    shapes = [
-        {"rows": rows, "tokens": 65_536, "order": order, "rate_bytes_per_s": rate * share, "eta": rate * share / 4.8e12}
-        for rows, share in ((1, 0.6), (16, 0.9), (64, 1.0))
-        for order in ("contiguous", "runs-1")
-    ]
-    draw = random.Random(number)  # noqa: S311 - noise, no secret
-    return Profile(
-        created="2026-01-02T03:04:05+00:00",
-        host=found.get("host", f"node{number // 8:03}"),
-        hardware=made_up.hardware(**{"identity": f"GPU-{number:08}"} | found.get("hardware", {})),
-        software=made_up.software(),
-        protocol=Protocol(
-            quick=True,
-            pool_bytes=10**9,
-            tensors=21,
-            span_bytes=10**7,
-            replays=samples,
-            free_fraction=0.85,
-            seed=1,
-            block_table_sha256="",
-        ),
-        before=state,
-        after=state,
-        drift=0.0,
-        cases=tuple(
-            Case(
-                key=f"grid/read_pages/contiguous/b1/L{one}",
-                group="grid",
-                kernel="read_pages",
-                order="contiguous",
-                rows=1,
-                tokens=4096,
-                read_bytes=540_672,
-                write_bytes=0,
-                reuse_bytes=2**30,
-                fragmentation={"mean_run_pages": 64.0},
-                verified=True,
-                samples_s=tuple(draw.uniform(1e-6, 2e-6) for _ in range(samples)),
-            )
-            for one in range(cases)
-        ),
-        fits=ProfileFits.model_validate(
-            {"ceiling_bytes_per_s": rate, "run_length": None, "shapes": shapes, "scans": (), "gathers": ()}
-        ),
-        warnings=(),
-    )
-
-
 @pytest.fixture(scope="module")
 def thousand(tmp_path_factory):
     """Return a thousand GPUs whose rates differ by half a percent, and seven slow ones among them."""
@@ -89,18 +35,6 @@ def thousand(tmp_path_factory):
         speed, found, _ = PLANTED.get(number, (draw.gauss(1, 0.005), {}, ""))
         save(profile(number, speed, **found), folder)
     return folder
-
-
-@pytest.fixture
-def answer(capsys):
-    def ask(*words: object, code: int = 0) -> tuple[str, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        shown, said = capsys.readouterr()
-        assert left.value.code == code, said
-        return shown, said
-
-    return ask
 
 
 def test_files_are_named_by_host_and_uuid(tmp_path):
@@ -117,16 +51,12 @@ def test_seven_slow_gpus_among_a_thousand_in_under_two_seconds(thousand):
     assert {row["box"]: row["reason"] for row in found["slow"]} == {
         f"GPU-{number:08}": reason for number, (_, _, reason) in PLANTED.items()
     }
-    [model] = found["models"]
-    assert (model["boxes"], model["slow"]) == (1000, 7)
+    model, slices = found["models"]
+    assert (model["model"], model["boxes"], model["slow"]) == ("NVIDIA H200", 999, 6)
+    assert (slices["model"], slices["boxes"], slices["slow"]) == ("NVIDIA H200 (MIG, 140 GiB)", 1, 1)
     assert model["eta_median"] == pytest.approx(0.9 * made_up.RATE / 4.8e12, rel=0.001)  # of shares 0.6, 0.9 and 1
     assert found["left_out"] == []
     assert took < 2, f"{took:.1f} s"
-
-
-def few(folder, count=6, **changes: object):
-    for number in range(count):
-        save(profile(number, 1 - number / 1000, cases=1, samples=1, **changes), folder)
 
 
 def test_bad_files_are_named_and_the_rest_used(answer, tmp_path):
@@ -145,34 +75,29 @@ def test_bad_files_are_named_and_the_rest_used(answer, tmp_path):
     assert found["slow"] == [], "another model is not a slow box, and one alone is not judged"
 
 
+def test_of_two_runs_of_a_box_the_newer_is_used(tmp_path):
+    for number, second in enumerate((3, 5, 4)):
+        run = profile(1, 1 - second / 100, cases=1, samples=1)
+        save(run.model_copy(update={"created": f"2026-01-02T03:04:0{second}+00:00"}), tmp_path)
+        assert len(list(tmp_path.iterdir())) == number + 1, "no run is written over"
+    fleet = fleet_report.read_fleet(tmp_path)
+    [box] = fleet.boxes
+    assert box.file == "node000-gpu-00000001-run2.json"
+    assert {fault.path for fault in fleet.faults} == {
+        "node000-gpu-00000001.json",
+        "node000-gpu-00000001-run3.json",
+    }
+
+
 def test_equal_boxes_have_no_outlier_and_one_among_equals_is_one(tmp_path):
     for number in range(5):
         save(profile(number, cases=1, samples=1), tmp_path)
     assert fleet_report.slow_rows(fleet_report.read_fleet(tmp_path)) == []
     save(profile(5, 0.96, cases=1, samples=1), tmp_path)
     assert [row["box"] for row in fleet_report.slow_rows(fleet_report.read_fleet(tmp_path))] == ["GPU-00000005"]
+    (tmp_path / "node000-gpu-00000005.json").unlink()
     save(profile(5, 0.98, cases=1, samples=1), tmp_path)  # within what counts as noise
     assert fleet_report.slow_rows(fleet_report.read_fleet(tmp_path)) == []
-
-
-def test_the_worst_rank_of_each_group(answer, tmp_path):
-    boxes = tmp_path / "boxes"
-    boxes.mkdir()
-    few(boxes)
-    save(profile(90, 0.7, cases=1, samples=1), boxes)
-    ranks = tmp_path / "ranks.csv"
-    lines = [f"tp{number // 3},{number},node000,GPU-{number:08}" for number in range(6)]
-    ranks.write_text("\n".join(["group,rank,host,uuid", *lines, "tp1,6,node011,", "tp1,7,,GPU-none"]), encoding="utf-8")
-    found = json.loads(answer("profiles", "fleet", boxes, "--ranks", ranks, "--format", "json")[0])
-    assert [(row["group"], row["worst_rank"], row["ranks"], row["slow"]) for row in found["groups"]] == [
-        ("tp0", "2", 3, False),
-        ("tp1", "6", 4, True),
-    ]
-    [left] = found["left_out"]
-    assert "ranks line 9: 'GPU-none'" in left
-    assert "rank 7 is left out" in left
-    ranks.write_text("rank,host\n", encoding="utf-8")
-    assert "missing ['group', 'uuid']" in answer("profiles", "fleet", boxes, "--ranks", ranks, code=2)[1]
 
 
 @pytest.mark.parametrize("form", ["table", "md", "csv", "html"])
@@ -182,6 +107,24 @@ def test_every_format_names_the_slow_box(answer, tmp_path, form):
     shown, _ = answer("profiles", "fleet", tmp_path, "--format", form)
     assert "2619" in shown
     assert shown.startswith({"md": "# Fleet of 7", "html": "<!DOCTYPE", "csv": "host,", "table": "Fleet of 7"}[form])
+
+
+def test_a_page_shows_the_distribution_and_a_table_fits_a_terminal(answer, tmp_path):
+    """Rule: 80 columns hold real UUIDs, of which a table shows what people abbreviate them to."""
+    long = [f"GPU-{number:08x}-58f0-1c0b-8f4e-{number:012x}" for number in range(5)]
+    boxes, ranks = tmp_path / "boxes", tmp_path / "ranks.csv"
+    boxes.mkdir()
+    for number, uuid in enumerate(long):
+        speed = 0.5 if number == 3 else 1 + number / 1000
+        save(profile(number, speed, cases=1, samples=1, host="gpu-node-07", hardware={"identity": uuid}), boxes)
+    ranks.write_text("group,rank,host,uuid\n" + "".join(f"tp0,{n},,{one}\n" for n, one in enumerate(long)), "utf-8")
+    table = answer("profiles", "fleet", boxes, "--ranks", ranks)[0]
+    assert max(map(len, table.splitlines())) <= 80
+    [slow] = [line for line in table.splitlines() if "unexplained" in line]
+    assert slow.split()[:2] == ["gpu-node-07", "GPU-00000003"]
+    page = answer("profiles", "fleet", boxes, "--ranks", ranks, "--format", "html")[0]
+    assert page.count("<polyline") == 1
+    assert long[3] in page
 
 
 def test_merge_of_a_folder_is_one_profile_a_box(answer, tmp_path):
@@ -200,39 +143,54 @@ def test_merge_of_a_folder_is_one_profile_a_box(answer, tmp_path):
     assert merged["GPU-00000002"].merged_from == ()
 
 
-ESTIMATE = (
-    "estimate",
-    "--model",
-    "zai-org/GLM-5.2-FP8",
-    "--tp",
-    "8",
-    "--engine",
-    "sglang@0.5.23",
-    "--context",
-    "128Ki",
-)
+def runs(folder, *days: int):
+    """Fill a folder with runs of one box, of two samples each, on the days given."""
+    for day in days:
+        run = profile(1, 1 - day / 1000, cases=1, samples=2)
+        save(run.model_copy(update={"created": f"2026-01-{day:02}T00:00:00+00:00"}), folder)
 
 
-def test_an_estimate_plans_with_the_slowest_profile_of_its_gpu(answer, tmp_path):
-    few(tmp_path)
-    save(profile(90, 0.7, cases=1, samples=1), tmp_path)
-    save(profile(91, 0.1, cases=1, samples=1, hardware={"name": "NVIDIA B200"}), tmp_path)
-    asked = (*ESTIMATE, "--gpu", "H200", "--format", "json")
-    found = json.loads(answer(*asked, "--fleet", tmp_path)[0])
-    same = json.loads(answer(*asked, "--profile", tmp_path / "node011-gpu-00000090.json")[0])
-    assert found["entries"] == same["entries"]
-    [said] = [line for line in found["warnings"] if "slowest" in line]
-    assert said.startswith("every rank is taken to be the slowest of 7 profiles, node011-gpu-00000090.json: 70.2% of")
-    assert said.endswith("1 files are of another GPU or cannot be used")
-    assert "profiles of H100" in answer(*ESTIMATE, "--gpu", "H100", "--fleet", tmp_path, code=2)[1]
+def samples(path) -> int:
+    return sum(len(case.samples_s) for case in load(path).cases)
+
+
+def test_a_merged_profile_is_as_new_as_its_newest_run_and_used_in_its_place(answer, tmp_path):
+    runs(tmp_path, 1, 2)
+    answer("profiles", "merge", *sorted(tmp_path.iterdir()), "--out", tmp_path / "node000-merged.json")
+    assert load(tmp_path / "node000-merged.json").created.startswith("2026-01-02")
+    assert [box.file for box in fleet_report.read_fleet(tmp_path).boxes] == ["node000-merged.json"]
+
+
+def test_a_run_that_is_in_a_merged_profile_is_not_counted_again(answer, tmp_path):
+    """Rule: two runs of two samples are four, however often and into whatever they are merged."""
+    here, out = tmp_path / "here", tmp_path / "out"
+    here.mkdir()
+    out.mkdir()
+    runs(here, 1, 2)
+    assert "not that of the runs" in answer("profiles", "merge", here, "--out", here, code=2)[1]
+    for _ in range(2):
+        answer("profiles", "merge", here, "--out", out)
+        assert [samples(path) for path in out.iterdir()] == [4]
+    [merged] = out.iterdir()
+    merged.rename(here / "merged.json")
+    runs(here, 3)
+    _, said = answer("profiles", "merge", here, "--out", out)
+    assert said.count("its samples are in merged.json") == 2
+    [twice] = out.iterdir()
+    assert (samples(twice), len(load(twice).merged_from)) == (6, 4)
+    [first, *_] = sorted(path for path in here.iterdir() if path.name != "merged.json")
+    assert (
+        "is in a merged profile already"
+        in answer("profiles", "merge", first, twice, "--out", tmp_path / "x", code=2)[1]
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("profiles", "fleet"), "one folder of profiles"),
-        (("profiles", "fleet", "/nowhere"), "fleet: '/nowhere': a folder of profiles"),
-        (("profiles", "list", "--ranks", "x.csv"), "with `profiles fleet DIR` alone"),
+        (("profiles", "fleet", "/nowhere"), "fleet: '/nowhere': expected a folder of profiles"),
+        (("profiles", "list", "--ranks", "x.csv"), "`profiles fleet DIR`"),
     ],
 )
 def test_bad_input(answer, words, said):
@@ -281,6 +239,11 @@ def test_the_kubernetes_job_asks_for_what_the_command_takes(root):
     assert container["volumeMounts"][0]["mountPath"] == options[-1]
     assert container["env"][0]["name"] == "DSA_LEDGER_HOST"
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    [lost, refused] = job["spec"]["podFailurePolicy"]["rules"]
+    assert (lost["action"], lost["onPodConditions"]) == ("Ignore", [{"type": "DisruptionTarget"}])
+    codes = {"containerName": container["name"], "operator": "In", "values": [2]}  # bad input, by the README's table
+    assert (refused["action"], refused["onExitCodes"]) == ("FailIndex", codes)
+    assert job["spec"]["backoffLimitPerIndex"] > 0, "without it no index fails for itself"
 
 
 def test_a_pod_may_be_given_its_nodes_name(monkeypatch):

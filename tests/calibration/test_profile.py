@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import multiprocessing
 import os
+import pathlib
+import stat
 
 import made_up
 import pytest
@@ -217,7 +221,7 @@ def test_an_estimate_is_given_no_cpus_profile(tmp_path):
     cpu = files.save(profile(hardware=made_up.hardware(kind="cpu", peak_bytes_per_s=None)), tmp_path / "cpu.json")
     gpu = files.save(profile(), tmp_path / "gpu.json")
     assert files.load_for_estimate(gpu) == profile()
-    with pytest.raises(BadInput, match=r"profile\.hardware\.kind: 'cpu': gpu"):
+    with pytest.raises(BadInput, match=r"profile\.hardware\.kind: 'cpu': expected gpu"):
         files.load_for_estimate(cpu)
 
 
@@ -244,3 +248,62 @@ def test_a_profile_is_read_briefly_by_the_seal_of_its_text_or_of_its_content(tmp
         for briefly in (True, False) if "seal" not in before else (False,):
             with pytest.raises(BadInput, match="edited or damaged"):
                 files.load(path, briefly=briefly)
+
+
+def test_runs_that_end_together_all_stay(tmp_path):
+    """Rule: ten processes that save runs of one box at the same moment leave ten files."""
+    ready = multiprocessing.get_context("fork").Barrier(10)
+
+    def run(number: int) -> None:
+        one = profile(created=f"2026-01-02T03:04:{number:02}+00:00")
+        ready.wait()
+        files.save_in(one, tmp_path)
+
+    processes = [multiprocessing.get_context("fork").Process(target=run, args=(number,)) for number in range(10)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    kept = [files.load(path) for path in tmp_path.iterdir()]
+    assert len({one.created for one in kept}) == len(kept) == 10
+
+
+def test_a_folder_that_has_gone_is_a_fault_and_no_file_of_its_name(tmp_path):
+    with pytest.raises(BadInput, match="a place that can be written"):
+        files.save_in(profile(), tmp_path / "gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_hard_links_a_second_run_stays_as_well(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(pathlib.Path, "hardlink_to", refuse)
+    names = [files.save_in(profile(), tmp_path).stem for _ in range(2)]
+    assert names == ["nvidia-h200-gpu-0001", "nvidia-h200-gpu-0001-run2"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_who_may_read_a_profile_is_for_the_umask_to_say(tmp_path):
+    before = os.umask(0o022)
+    try:
+        assert stat.S_IMODE(files.save(profile(), tmp_path / "box.json").stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 100_000])
+def test_what_is_nested_deeply_is_damaged(tmp_path, text):
+    path = tmp_path / "deep.json"
+    path.write_text(text, encoding="utf-8")
+    for briefly in (True, False):
+        with pytest.raises(BadInput, match="this one is damaged"):
+            files.load(path, briefly=briefly)
+
+
+def test_a_pipe_and_a_device_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(BadInput, match="a file of at most"):
+            files.load(tmp_path / f"{name}.json")

@@ -161,7 +161,7 @@ def test_one_span_makes_one_tensor():
 def test_a_dumped_table_becomes_a_case_and_its_digest_is_kept(tmp_path):
     path = tmp_path / "table.npy"
     np.save(path, plan.deal(plan.runs(500, 4, 3)[1:], [64 * 100, 64 * 50]).pages.astype(np.int64) % plan.POISON)
-    profile = calibrate(Box(), Plan(quick=True, block_table=path, extent=SMALL))
+    profile = calibrate(Box(), Plan(quick=True, block_table=path.read_bytes(), extent=SMALL))
     found = [case for case in profile.cases if case.group == "replay"]
     assert [case.kernel for case in found] == ["read_pages", "read_pages_bulk"]
     assert found[0].fragmentation["mean_run_pages"] == pytest.approx(4, rel=0.2)
@@ -173,7 +173,7 @@ def test_a_table_larger_than_the_pool_is_refused_before_anything_runs(tmp_path):
     np.save(path, np.array([[10**7]]))
     box = Box()
     with pytest.raises(BadInput, match="the pool needs"):
-        calibrate(box, Plan(quick=True, block_table=path, extent=SMALL))
+        calibrate(box, Plan(quick=True, block_table=path.read_bytes(), extent=SMALL))
     assert box.replays == []
     assert box.closed == 1
 
