@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from dsa_ledger.console import write
-from dsa_ledger.errors import BadInput, Fault
-from dsa_ledger.options import Asked, check_format
-from dsa_ledger.validation import Words
+from dsa_ledger.console import complain, write
+from dsa_ledger.errors import BadInput, Fault, Words
+from dsa_ledger.options import Asked, Format, check_format
 
 LogName = Annotated[
     str,
@@ -30,6 +29,9 @@ def audit(*, log: LogName, asked: Asked) -> None:
     from dsa_ledger.render.audit import audit_text
 
     write(audit_text(report, asked.format))
+    if report.stops:
+        complain("did not start: ", [stop.says for stop in report.stops] if asked.format == "csv" else [])
+        raise typer.Exit(3)  # as where a scenario does not fit
 
 
 GoldenFile = Annotated[
@@ -42,8 +44,9 @@ MeasuredFile = Annotated[
     str | None,
     typer.Option("--measured", metavar="CSV", help="Measured layer times (CSV, also .gz) for the kernel tables."),
 ]
-Published = Annotated[bool, typer.Option("--published", help="Published step times and speed-ups beside the tables'.")]
-Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
+Published = Annotated[
+    bool, typer.Option("--published", help="Published step times and speed-ups beside the tables'; the default.")
+]
 
 
 def validate(
@@ -55,8 +58,11 @@ def validate(
 ) -> None:
     """Print the ledger's error over what was measured. Pools and weights of servers, layer times, step times."""
     check_format(format)
-    if sum((golden is not None, measured is not None, published)) != 1:
-        raise BadInput([Fault("validate", Words("absent or several"), "one of --golden, --measured and --published")])
+    asked_for = sum((golden is not None, measured is not None, published))
+    if asked_for > 1:
+        raise BadInput([Fault("validate", Words("several"), "one of --golden, --measured and --published")])
+    if not asked_for:  # what comes with the program is the published times
+        complain("", ["--published, the default; --golden and --measured take a file of what servers showed"])
     if golden is None:
         from dsa_ledger.cli_time import validate_measured, validate_published
 

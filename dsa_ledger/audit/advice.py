@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsa_ledger.account import estimate
 from dsa_ledger.audit.seen import PAGE_TOKENS
+from dsa_ledger.engines.releases import key_of
 from dsa_ledger.errors import ExpectedError
 from dsa_ledger.schema import Engine
 from dsa_ledger.units import GIB
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.infer import Inferred
     from dsa_ledger.audit.predict import Prediction
     from dsa_ledger.audit.seen import Seen
+    from dsa_ledger.schema import Scenario
 
 _FIRST_WITH_OWNERS = {"sglang": "0.5.18", "vllm": "0.24.0", "tensorrt-llm": "1.3.0rc25"}
 _STORE_RAW = (10, 100, 103)  # compute capability as logs print it: Blackwell stores raw fp8 records
@@ -28,9 +30,19 @@ _CONTEXT = {"sglang": "--context-length", "vllm": "--max-model-len", "tensorrt-l
 
 def advice_of(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> list[str]:
     """Return sentences that each name a change and what it brings."""
-    said = [_dead_index(seen, inferred, prediction), _bf16(seen, inferred)]
+    said = [_another_release(seen, prediction), _dead_index(seen, inferred, prediction), _bf16(seen, inferred)]
     said += [_overshoot(prediction), _logits(seen, prediction)]
     return [sentence for sentence in said if sentence]
+
+
+def _another_release(seen: Seen, prediction: Prediction | None) -> str:
+    """Tell that the log was not printed by the release that was named."""
+    if prediction is None or not prediction.log_of:
+        return ""
+    newest, oldest = prediction.log_of[0], prediction.log_of[-1]
+    span = newest if newest == oldest else f"{oldest} to {newest}"
+    named = prediction.scenario.engine.version
+    return f"this log is of {seen.engine} {span}, not {named}"
 
 
 def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> str:
@@ -45,35 +57,47 @@ def _dead_index(seen: Seen, inferred: Inferred, prediction: Prediction | None) -
     dead = one.index_layers - one.shape.owners
     rows = seen.target.tokens + PAGE_TOKENS if seen.target else tokens
     wasted = dead * one.index_bytes * rows * one.index_rows
-    drafts = inferred.values.get("model.draft_layers") or 0
-    draft_cell = 0 if one.draft_layers else drafts * (one.main_bytes + one.index_bytes)
-    before = one.cell_bytes + draft_cell
-    after = before - dead * one.index_bytes * one.index_rows
-    gain = tokens * before // after // PAGE_TOKENS * PAGE_TOKENS
-    first = _FIRST_WITH_OWNERS[seen.engine]
     said = (
         f"{guessed}index-K is allocated on all {one.index_layers} layers and {dead} of the buffers are dead "
-        f"({wasted / GIB:.2f} GiB): {seen.engine} {first} gives {gain / tokens - 1:+.1%} tokens from the same bytes "
-        f"({tokens:,} to about {gain:,})"
+        f"({wasted / GIB:.2f} GiB): "
     )
-    freed = _freed_weights(prediction, first)
-    if freed > 0:
-        more = (tokens * before + freed) // after // PAGE_TOKENS * PAGE_TOKENS
-        gained = f"{more / tokens - 1:+.1%} (about {more:,})"
-        said += f", {gained} with the {freed / GIB:.2f} GiB of indexer weights it no longer loads"
-    return said
-
-
-def _freed_weights(prediction: Prediction | None, version: str) -> int:
-    """Return the weights of one rank that the newer release does not load [B]."""
+    first = _FIRST_WITH_OWNERS[seen.engine]
     if prediction is None:
-        return 0
-    scenario = prediction.scenario
-    newer = scenario.model_copy(update={"engine": Engine(name=scenario.engine.name, version=version)})
+        drafts = inferred.values.get("model.draft_layers") or 0
+        draft_cell = 0 if one.draft_layers else drafts * (one.main_bytes + one.index_bytes)
+        before = one.cell_bytes + draft_cell
+        after = before - dead * one.index_bytes * one.index_rows
+        gain = tokens * before // after // PAGE_TOKENS * PAGE_TOKENS
+        return f"{said}{seen.engine} {first} gives {_gained(tokens, gain)}"
+    named = prediction.scenario.engine.version if prediction.version_given and prediction.log_of else None
+    newer = named if named and key_of(named) > key_of(first) else first
+    return said + _upgraded(seen, prediction, newer, tokens)
+
+
+def _gained(tokens: int, gain: int) -> str:
+    return f"{gain / tokens - 1:+.1%} tokens from the same bytes ({tokens:,} to about {gain:,})"
+
+
+def _upgraded(seen: Seen, prediction: Prediction, version: str, tokens: int) -> str:
+    """Return what a release gives on the same bytes, and with the weights that it does not load."""
+    was = prediction.as_logged(tokens)
+    now = was.model_copy(update={"engine": Engine(name=was.engine.name, version=version)})
     try:
-        return int(prediction.ledger["weights.rank_bytes"] - estimate(newer)["weights.rank_bytes"])
-    except ExpectedError:
-        return 0
+        ledger, freed = estimate(now), _freed_weights(was, now)
+        said = f"{seen.engine} {version} gives {_gained(tokens, ledger['pool.reported_tokens'])}"
+        if freed <= 0:
+            return said
+        observed = now.observed.model_copy(update={"kv_bytes": int(ledger["pool.budget_bytes"]) + freed})
+        more = int(estimate(now.model_copy(update={"observed": observed}))["pool.reported_tokens"])
+    except ExpectedError as refused:
+        return f"{seen.engine} {version} stores it on the full layers only, and does not take this layout: {refused}"
+    gained = f"{more / tokens - 1:+.1%} (about {more:,})"
+    return f"{said}, {gained} with the {freed / GIB:.2f} GiB of indexer weights it no longer loads"
+
+
+def _freed_weights(was: Scenario, now: Scenario) -> int:
+    """Return the weights of one rank that the newer release does not load [B]."""
+    return int(estimate(was)["weights.rank_bytes"] - estimate(now)["weights.rank_bytes"])
 
 
 def _bf16(seen: Seen, inferred: Inferred) -> str:

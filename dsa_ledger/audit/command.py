@@ -9,7 +9,7 @@ from dsa_ledger.audit.flagtable import flag_table
 from dsa_ledger.audit.reading import MOST_SHOWN, Given, Reading, one_line
 from dsa_ledger.audit.shell import Script, Word, assignment, script_of
 from dsa_ledger.engines.releases import key_of
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, Words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +34,8 @@ _IMAGES = re.compile(
 _TAG = re.compile(r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?(?:rc\d+)?)")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "zsh", "/usr/bin/bash")
 _NUMBER = re.compile(r"-\d+(\.\d+)?$")
+_NODE = ("--node-rank", "--node_rank")
+_NODE_IS = tuple(f"{name}=" for name in _NODE)
 MOST_NESTED = 4
 MOST_HINTS = 8
 
@@ -149,12 +151,23 @@ def only_launch(text: Text) -> Launch:
     if not text.launches:
         expected = "a command of `sglang serve`, `vllm serve`, `trtllm-serve` or their `python -m` forms"
         faults.append(Fault(OPTION, "no server command found", expected))
-    if len(text.launches) > 1:
-        listed = "; ".join(f"{launch.engine}: {launch.shown}" for launch in text.launches[:4])
-        faults.append(Fault(OPTION, f"{len(text.launches)} server commands", f"one; found {listed}"))
+    different: dict[tuple[str, ...], Launch] = {}
+    for launch in text.launches:
+        different.setdefault(_told_apart(launch), launch)
+    if len(different) > 1:
+        listed = "; ".join(f"{launch.engine}: {launch.shown}" for launch in [*different.values()][:4])
+        faults.append(Fault(OPTION, Words(f"{len(different)} server commands"), f"one; found {listed}"))
     if faults:
         raise BadInput(faults)
     return text.launches[0]
+
+
+def _told_apart(launch: Launch) -> tuple[str, ...]:
+    """Return what makes a command another one: leader and worker of one server differ in their node's number alone."""
+    texts = [word.text for word in launch.words]
+    places = {place for place, text in enumerate(texts) if text in _NODE}
+    words = (text for place, text in enumerate(texts) if not {place, place - 1} & places)
+    return (launch.engine, launch.image, *(text for text in words if not text.startswith(_NODE_IS)))
 
 
 def given_flags(launch: Launch, reading: Reading) -> tuple[list[Given], list[Word]]:

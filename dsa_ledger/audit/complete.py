@@ -100,5 +100,5 @@ def _fill_ranks(tables: dict[str, Any], start: Start, seen: Seen) -> None:
     if seen.stages > 1 and _absent(tables, "sharding.pp"):
         put(tables, "sharding.pp", seen.stages)
     ranks = [rank.tp for rank in start.ranks if rank.tp is not None]
-    if ranks and _absent(tables, "sharding.tp"):
+    if max(ranks, default=0) > 0 and _absent(tables, "sharding.tp"):  # one rank alone may be all that was kept
         put(tables, "sharding.tp", max(ranks) + 1)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MOST_NODES = 20_000
 DEEPEST = 40
 _MARKS = re.compile(r"^\s*(?:-\s*)?(?:services|apiVersion|kind|containers|spec|extraPodSpec):", re.MULTILINE)
+MOST_REFERENCES = 1000
+_BEFORE_A_SHELL = re.compile(r"\$\$|\$\((\w+)\)")
 _REFERENCE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}$]*))?\}|\$(\w+)")
 
 
@@ -105,10 +107,16 @@ def _environment(given: Any) -> dict[str, str]:
 
 
 def _filled(text: str, around: Mapping[str, str]) -> Word:
-    """Return a list item with references to the container's own environment filled in, once."""
+    """Return a list item with references to the container's own environment filled in, once.
+
+    The kubelet fills `$(NAME)` wherever it stands and makes `$$` one dollar sign, as Compose does; `$NAME` in a script
+    is left to the shell that reads it.
+    """
     missing: list[str] = []
-    if "\n" in text or "$" not in text or text.count("$") > 1000:  # noqa: PLR2004 - a script: its shell reads it
-        return Word(text.replace("$$", "$"))
+    if "$" not in text or text.count("$") > MOST_REFERENCES:
+        return Word(text)
+    if re.search(r"\s", text):
+        return Word(_BEFORE_A_SHELL.sub(lambda found: around.get(found[1], found[0]) if found[1] else "$", text))
 
     def fill(found: re.Match[str]) -> str:
         name = found[1] or found[2] or found[4]
@@ -119,7 +127,7 @@ def _filled(text: str, around: Mapping[str, str]) -> Word:
         missing.append(name)
         return found[0]
 
-    return Word(_REFERENCE.sub(fill, text), tuple(missing)) if " " not in text else Word(text)
+    return Word(_REFERENCE.sub(fill, text.replace("$$", "$")), tuple(missing))
 
 
 __all__ = ["config_of", "launches_in_documents", "looks_like_yaml", "version_of_image"]

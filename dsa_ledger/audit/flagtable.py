@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.engines.releases import key_of, sort_key
-from dsa_ledger.errors import nearest
+from dsa_ledger.errors import close_names
 
 if TYPE_CHECKING:
     from dsa_ledger.engines.releases import Key
@@ -104,12 +104,10 @@ class FlagTable:
         words = set(name[:80].strip("-").split("-"))
         alike = [flag for flag in self.flags.values() if words & self.words[flag.name] or flag.name[:5] == name[:5]]
         known = [flag.name for flag in alike if flag.known_to(key)]
-        close = nearest(name[:80], known).partition("known:")[0].strip()
-        if close or not alike:
-            return f"; {close}" if close else ""
-        elsewhere = nearest(name[:80], [flag.name for flag in alike]).partition("known:")[0].strip()
-        hit = elsewhere.partition("'")[2].partition("'")[0]
-        return f"; {elsewhere} ({self.flags[hit].span})" if hit in self.flags else ""
+        if close := close_names(name[:80], known):
+            return f"; did you mean {close[0]!r}?"
+        elsewhere = close_names(name[:80], [flag.name for flag in alike])
+        return f"; did you mean {elsewhere[0]!r}? ({self.flags[elsewhere[0]].span})" if elsewhere else ""
 
 
 @cache

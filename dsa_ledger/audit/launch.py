@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TAKE = {"sglang": effects_sglang.take, "vllm": effects_vllm.take, "tensorrt-llm": effects_trtllm.take}
 _MOST_CONFIG = 1000
+_MODEL_FLAGS = ("--model-path", "--model")
 
 
 class Source(NamedTuple):
@@ -38,7 +39,18 @@ def source_of(given: str) -> Source:
     if not any(mark in given for mark in " \n\t") and _is_file(path):
         text = read_text(path, OPTION, LONGEST_TEXT)
         return Source(text, path.suffix in (".yaml", ".yml"))
+    if not any(mark in given for mark in " \n\t") and (path.suffix or "/" in given):
+        raise BadInput(
+            [Fault(OPTION, given[-64:], f"a launch command, or a file that can be read: {_why_no_file(path)}")]
+        )
     return Source(given)
+
+
+def _why_no_file(path: Path) -> str:
+    try:
+        return "no regular file" if path.exists() else "no such file"
+    except (OSError, ValueError):
+        return "no such file"
 
 
 def _is_file(path: Path) -> bool:
@@ -109,8 +121,12 @@ def _read(launch: Launch, reading: Reading, configs: Sequence[dict[str, Any]]) -
     if launch.engine == "tensorrt-llm":
         for table in tables:
             effects_trtllm.take_yaml(reading, table)
-    for word in positional[1:]:
-        reading.unknown.append(f"{one_line(word.text, 60)} belongs to no flag")
+    named = any(one.name in _MODEL_FLAGS for one in given)
+    for word in positional if named else positional[1:]:
+        if word.missing:
+            reading.note(f"{one_line(word.text, 60)} is not set in the text: what it adds to the command is not read")
+        else:
+            reading.unknown.append(f"{one_line(word.text, 60)} belongs to no flag")
 
 
 def _as_words(table: dict[str, Any]) -> list[Word]:

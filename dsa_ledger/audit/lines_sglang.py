@@ -56,6 +56,13 @@ PATTERNS = (
         r"weights leave no GPU memory for the KV cache under --mem-fraction-static=(\d?\.\d{1,6})",
         Take("fraction", "share"),
     ),
+    _pattern(  # every release: no token fits; before 0.5.14 also where the weights leave nothing
+        "no_memory",
+        r"(Not enough memory)\. Please try to increase --mem-fraction-static\."
+        r"(?: Current value: mem_fraction_static=(\d?\.\d{1,6}))?",
+        Take("words", "text"),
+        Take("fraction", "share"),
+    ),
     _pattern("pool_end", rf"Memory pool end\. avail mem={_G} GB", Take("free_bytes", GIB)),
     _pattern(
         "kv_dtype",
@@ -126,6 +133,8 @@ PATTERNS = (
         Take("free_bytes", GIB),
     ),
 )
+# Lines with which a start ends for want of memory.
+STOPS = ("no_room", "no_memory")
 ARGUMENTS = re.compile(r"server_args=(?:ServerArgs)?[({]")
 FIELDS = {
     "model_path": "--model-path",

@@ -76,7 +76,17 @@ PATTERNS = (
         Take("layers"),
         Take("of"),
     ),
+    _pattern("no_sequence", r"(Impossible to fit in any sequence in kvCache)", Take("words", "text")),
+    _pattern("not_created", r"(Executor creation failed due to insufficient GPU memory)", Take("words", "text")),
+    _pattern("component", r"The following component could not be created: ([\w ]{1,80})", Take("name", "text")),
+    _pattern(
+        "component_free",
+        rf"Free GPU memory before component creation attempt \(GiB\): {_G}",
+        Take("bytes", GIB),
+    ),
 )
+# Lines with which a start ends for want of memory.
+STOPS = ("no_sequence", "not_created")
 ARGUMENTS = re.compile(r"LLM Args:|llm_args=")
 FIELDS = {
     "model": "MODEL",

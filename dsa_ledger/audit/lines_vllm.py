@@ -84,6 +84,16 @@ PATTERNS = (
         Take("used_bytes", GIB),
         Take("peak_bytes", GIB),
     ),
+    _pattern("no_blocks", r"(No available memory for the cache blocks)", Take("words", "text")),
+    _pattern(
+        "no_free",
+        rf"Free memory on device\s?\S{{0,20}}\s?\({_G}/{_G} GiB\) on startup\s{{1,40}}is less than desired GPU memory "
+        rf"utilization \((\d?\.\d{{1,6}}), {_G} GiB\)",
+        Take("free_bytes", GIB),
+        Take("total_bytes", GIB),
+        Take("fraction", "share"),
+        Take("wanted_bytes", GIB),
+    ),
     _pattern("in_use", rf"Current kv cache memory in use is {_G} GiB", Take("bytes", GIB)),
     _pattern(
         "override",
@@ -105,6 +115,8 @@ PATTERNS = (
         Take("longest"),
     ),
 )
+# Lines with which a start ends for want of memory.
+STOPS = ("no_blocks", "no_free", "refused", "v0_refused")
 ARGUMENTS = re.compile(r"non-default args: |LLM engine \(v|Initializing an? (?:V1 )?LLM engine")
 FIELDS = {
     "model": "--model",

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,11 @@ WORDS = (
     b"paged KV cache",
     b"k/v cache",
     b"no GPU memory",
+    b"Not enough memory",
+    b"the cache blocks",
+    b"in kvCache",
+    b"insufficient GPU",
+    b"could not be created",
 )
 # Once a server runs, its log grows by lines that hold none of the words; few words then tell a restart or a failure,
 # and the block before is looked at again with all of them.
@@ -190,7 +195,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
         return
     path = Path(name)
     if not path.is_file():
-        raise BadInput([Fault("LOG", name[-64:], "no regular file" if path.exists() else "no such file")])
+        raise BadInput([Fault("LOG", name[-64:], Said("no regular file" if path.exists() else "no such file"))])
     with path.open("rb") as file, closing(_decompressed(file, name)) as plain:
         yield plain
 

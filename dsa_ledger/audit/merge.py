@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.audit.launch import Source, read_launch, source_of
+from dsa_ledger.errors import Said, Words
 from dsa_ledger.scenario_file import put
-from dsa_ledger.validation import Words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -40,7 +40,7 @@ def merge_command(
             reading.note(reason)
             continue
         written, _, why = reason.partition(": ")
-        faults.add(f"{path} ({OPTION})", Words(written), f"{why}; set it by its option or --set {path}=VALUE")
+        faults.add(f"{path} ({OPTION})", Words(written), Said(f"{why}; set it by its option or --set {path}=VALUE"))
     return reading
 
 
@@ -57,7 +57,7 @@ def named_engine(engine: Any) -> tuple[str | None, str | None]:
 
 def sentences(reading: Reading) -> list[str]:
     """Return what the user should know of a command: what has no effect, what is unknown, what was assumed."""
-    said = [f"{OPTION}: {unknown}; not applied" for unknown in reading.unknown]
+    said = [f"{OPTION}: not applied, releases read here refuse it: {unknown}" for unknown in reading.unknown]
     said += [f"{OPTION}: {note}" for note in reading.notes]
     if reading.ignored:
         said.append(f"{OPTION}: no effect on the ledger: {'; '.join(reading.ignored)}")

@@ -1,12 +1,16 @@
-"""An allocation that failed: which entry's formula gives its size, and the flag that shrinks it."""
+"""An allocation that failed: which entry's formula gives its size, the flag that shrinks it, and what makes room."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsa_ledger.audit.logfile import Line
+    from dsa_ledger.audit.seen import Seen
     from dsa_ledger.ledger import Ledger
 
 from dsa_ledger.units import GIB, MIB
@@ -30,7 +34,7 @@ class Refusal(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """An entry whose formula gives the size, at which givens, and what shrinks it."""
+    """An entry whose formula gives the size, at which givens, and the flags that, set lower, shrink it."""
 
     key: str
     says: str
@@ -54,8 +58,15 @@ def refusal_of(line: Line, found: re.Match[str], *, while_capturing: bool) -> Re
     )
 
 
+# The engine's share of memory: what it does not take is room for everything outside the pool. SGLang's budget for
+# prefill logits grows with that room (mqa_logits_utils.py), so a lower share shrinks no logits.
+FRACTION_FLAGS = {
+    "sglang": "--mem-fraction-static",
+    "vllm": "--gpu-memory-utilization",
+    "tensorrt-llm": "kv_cache_config.free_gpu_memory_fraction",
+}
 LOGITS_FLAGS = {
-    "sglang": "--chunked-prefill-size or --mem-fraction-static",
+    "sglang": "--chunked-prefill-size",
     "vllm": "--max-num-batched-tokens or VLLM_SPARSE_INDEXER_MAX_LOGITS_MB",
     "tensorrt-llm": "max_num_tokens or indexer_max_chunk_size",
 }
@@ -79,21 +90,40 @@ _KEYS = {
     "workspace.topk_bytes": ("top-k indices", LOGITS_FLAGS),
     "workspace.topk_index_bytes": ("top-k indices", LOGITS_FLAGS),
 }
+_BUDGET = "workspace.prefill_logits_budget_bytes"
 _CHUNKS = (8192, 16384, 4096, 2048, 32768)  # rows of a prefill forward, the commonest first
 _SHORTEST = 1024  # keys; shorter ones are no reason to run out of memory
 _LONGEST = 1 << 21
 _ACCUMULATOR_BYTES = 64 * 512 * 4  # FlashMLA: heads padded to 64, 512 values of fp32, a row
 
 
-def suspects(refusal: Refusal, engine: str, ledger: Ledger | None, context: int | None) -> list[Suspect]:
-    """Return the entries whose size fits a failed allocation, exact fits first."""
+def suspects(refusal: Refusal, engine: str, ledger: Ledger | None, seen: Seen | None) -> list[Suspect]:
+    """Return the entries whose size fits a failed allocation; shapes inferred from it only where none is exact."""
     found = _entries(refusal, engine, ledger) if ledger is not None else []
+    exact = bool(found)
     if refusal.while_capturing:
         says = "the last line before it begins the capture of CUDA graphs"
         found.append(Suspect("workspace.decode_logits_bytes", says, GRAPH_FLAGS[engine], exact=False))
-    found += _accumulators(refusal, engine)
-    found += _logits(refusal, engine, context)
-    return sorted(found, key=lambda suspect: not suspect.exact)[:6]
+    if not exact:
+        found += _accumulators(refusal, engine)
+        found += _logits(refusal, engine, seen, ledger)
+    return found[:6]
+
+
+def relief(engine: str, suspect: Suspect) -> str:
+    """Return what to do about a suspect, as a clause."""
+    return f"a smaller {suspect.shrinks} shrinks it; a lower {FRACTION_FLAGS[engine]} leaves more room"
+
+
+def advice_on(refusal: Refusal, engine: str, found: Sequence[Suspect], fraction: float | None) -> str:
+    """Return what to change after a failed allocation: the flag that shrinks it, the share of memory that has room."""
+    flag, short = FRACTION_FLAGS[engine], refusal.tried_bytes - (refusal.free_bytes or 0)
+    lower = f"a lower {flag}"
+    if fraction is not None and refusal.total_bytes and short > 0 and engine != "tensorrt-llm":
+        most = math.floor(1000 * (fraction - short / refusal.total_bytes)) / 1000
+        lower = f"{flag} at most {most:.3f} ({short / GIB:.2f} GiB were short at {fraction:g})" if most > 0 else lower
+    shrink = f"a smaller {found[0].shrinks}, or " if found else ""
+    return f"out of memory in line {refusal.line:,}: {shrink}{lower}"
 
 
 def _entries(refusal: Refusal, engine: str, ledger: Ledger) -> list[Suspect]:
@@ -116,12 +146,17 @@ def _accumulators(refusal: Refusal, engine: str) -> list[Suspect]:
     return [Suspect("workspace.sparse_prefill_bytes", says, "--max-num-batched-tokens", exact=False)]
 
 
-def _logits(refusal: Refusal, engine: str, context: int | None) -> list[Suspect]:
-    """Return rows x keys x 4 B with the rows of a usual prefill chunk, the shape of fp32 logits."""
+def _logits(refusal: Refusal, engine: str, seen: Seen | None, ledger: Ledger | None) -> list[Suspect]:
+    """Return rows x keys x 4 B, the shape of fp32 logits, with the chunk that the log states, else with usual ones."""
+    stated = seen.chunk if seen is not None and seen.chunk and seen.chunk > 0 else None
+    budget = ledger[_BUDGET] if ledger is not None and _BUDGET in ledger else None
+    cut = f"; beyond the {budget / GIB:.2f} GiB at which this release cuts logits" if budget else ""
+    over = cut if budget and refusal.tried_bytes - refusal.within_bytes > budget else ""
     found = []
-    for rows in _CHUNKS:
+    for rows in (stated,) if stated else _CHUNKS:
         keys = round(refusal.tried_bytes / (4 * rows))
-        if _SHORTEST <= keys <= (context or _LONGEST):
-            says = f"fp32 logits of a prefill chunk: {rows:,} rows x about {keys:,} keys x 4 B (inferred from the size)"
+        if _SHORTEST <= keys <= ((seen.context if seen is not None else None) or _LONGEST):
+            known = "the chunk stated" if stated else "inferred from the size"
+            says = f"fp32 logits of a prefill chunk: {rows:,} rows x about {keys:,} keys x 4 B ({known}{over})"
             found.append(Suspect("workspace.prefill_logits_bytes", says, LOGITS_FLAGS[engine], exact=False))
     return found[:3]

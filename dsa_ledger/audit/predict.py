@@ -9,7 +9,7 @@ from dsa_ledger.account import estimate
 from dsa_ledger.errors import BadInput, ExpectedError
 from dsa_ledger.formulas import pool as pool_formulas
 from dsa_ledger.scenario_file import put
-from dsa_ledger.schema import Scenario
+from dsa_ledger.schema import Load, Scenario
 from dsa_ledger.units import GIB
 from dsa_ledger.validation import validated
 
@@ -23,18 +23,49 @@ _DTYPES = {
     "vllm": ("auto", "fp8", "fp8_e4m3", "bfloat16"),
     "tensorrt-llm": ("auto", "fp8", "bf16"),
 }
+_TP = (1, 2, 4, 8, 16, 32, 64)
+SAME_WEIGHTS = 0.02
+_ONE_FIGURE = 2  # what a record or a number of layers adds to a score
 _ROUNDING = 0.003  # of tokens, where they follow from free memory printed to 0.01 GiB
 _WIDTHS = {1152: ("bf16", "bfloat16"), 656: ("fp8", "fp8_e4m3"), 576: ("fp8_e4m3", "fp8")}
 
 
+class Trial(NamedTuple):
+    """A scenario tried against a log: how many figures it meets, its place among the releases, what was assumed."""
+
+    score: int
+    order: int
+    version: str
+    scenario: Scenario
+    ledger: Ledger
+    assumed: list[str]
+
+
 class Prediction(NamedTuple):
-    """A ledger with its scenario, what was assumed for it, and the releases that fit as well."""
+    """A ledger with its scenario, what was assumed for it, and the releases that fit as well.
+
+    `log_of` holds the releases that meet more of the log's figures than the one that was named, the newest first, and
+    `logged` the scenario and ledger of that newest one; where none does it is the prediction's own.
+    """
 
     scenario: Scenario
     ledger: Ledger
     assumed: list[str]
     alike: list[str]
     version_given: bool
+    logged: tuple[Scenario, Ledger]
+    log_of: list[str]
+
+    def as_logged(self, tokens: int | None) -> Scenario:
+        """Return the scenario of the log's own release, its pool as large as the log counts it [tokens].
+
+        A log's token count replaces what priors make of the budget: tokens x bytes a token, as the engine divides it.
+        """
+        scenario, ledger = self.logged
+        if scenario.engine.name == "vllm" or not tokens or tokens == ledger["pool.reported_tokens"]:
+            return scenario
+        observed = scenario.observed.model_copy(update={"kv_bytes": int(tokens) * int(ledger["cell.bytes"])})
+        return scenario.model_copy(update={"observed": observed})
 
 
 def predict(tables: dict[str, Any], seen: Seen, inferred: Inferred) -> Prediction | list[str]:
@@ -44,10 +75,25 @@ def predict(tables: dict[str, Any], seen: Seen, inferred: Inferred) -> Predictio
     ]
     if absent:
         return absent
-    tried: list[tuple[int, int, str, Scenario, Ledger, list[str]]] = []
-    reasons: list[str] = []
     given = given_version(tables) or seen.version
-    versions = [given] if given else seen.releases()
+    tried, reasons = _tried(tables, seen, inferred, [given] if given else seen.releases())
+    if not tried:
+        return reasons[:8]
+    best = tried[0]
+    logged, log_of = (best.scenario, best.ledger), []
+    if given and not seen.prints_version:
+        others, _ = _tried(tables, seen, inferred, [name for name in seen.releases() if name != given])
+        if others and others[0].score >= best.score + _ONE_FIGURE:
+            logged, log_of = (others[0].scenario, others[0].ledger), _alike(others)
+    return Prediction(best.scenario, best.ledger, best.assumed, _alike(tried), given is not None, logged, log_of)
+
+
+def _tried(
+    tables: dict[str, Any], seen: Seen, inferred: Inferred, versions: list[str]
+) -> tuple[list[Trial], list[str]]:
+    """Return the releases and formats tried, the best fit first, and why others gave no ledger."""
+    tried: list[Trial] = []
+    reasons: list[str] = []
     for order, version in enumerate(versions):
         for dtype in _dtypes(tables, seen, inferred):
             trial, assumed = _trial(tables, seen, inferred, version, dtype)
@@ -60,13 +106,34 @@ def predict(tables: dict[str, Any], seen: Seen, inferred: Inferred) -> Predictio
             except ExpectedError as unknown:
                 reasons.append(str(unknown))
                 continue
-            tried.append((-_score(ledger, seen, inferred), order, version, scenario, ledger, assumed))
-    if not tried:
-        return reasons[:8]
-    tried.sort(key=lambda one: one[:2])
+            tried.append(Trial(_score(ledger, seen, inferred), order, version, scenario, ledger, assumed))
+    return sorted(tried, key=lambda one: (-one.score, one.order)), reasons
+
+
+def _alike(tried: list[Trial]) -> list[str]:
+    """Return the releases that meet as many figures as the best, in the same KV format, the newest first."""
     best = tried[0]
-    alike = [one[2] for one in tried if one[0] == best[0] and one[3].kv_dtype == best[3].kv_dtype]
-    return Prediction(best[3], best[4], best[5], list(dict.fromkeys(alike)), given is not None)
+    alike = [one for one in tried if one.score == best.score and one.scenario.kv_dtype == best.scenario.kv_dtype]
+    return list(dict.fromkeys(one.version for one in alike))
+
+
+def fitting_tp(prediction: Prediction, weights: int) -> int | None:
+    """Return the tensor parallelism at which the ledger's weights meet the log's within 2%, None where none does."""
+    scenario = prediction.scenario
+    for tp in _TP:
+        cut = scenario.sharding.model_copy(update={"tp": tp})
+        try:
+            ledger = estimate(scenario.model_copy(update={"sharding": cut, "gpus": None}))
+        except ExpectedError:
+            continue
+        if abs(weights - ledger["weights.rank_bytes"]) <= SAME_WEIGHTS * weights:
+            return tp
+    return None
+
+
+def without_load(scenario: Scenario) -> Ledger:
+    """Return the ledger of the same server without requests: what a start-up log can show."""
+    return estimate(scenario.model_copy(update={"load": Load(), "profile": None}))
 
 
 def given_version(tables: dict[str, Any]) -> str | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsa_ledger.audit.predict import stage_prefix, stored_target
+from dsa_ledger.audit.predict import SAME_WEIGHTS, fitting_tp, stage_prefix, stored_target
 from dsa_ledger.audit.seen import PAGE_TOKENS
-from dsa_ledger.units import GIB
+from dsa_ledger.units import GIB, MIB
 
 if TYPE_CHECKING:
     from dsa_ledger.audit.infer import Inferred
@@ -18,6 +18,7 @@ _NORMAL_HELD = 3 * GIB  # what context, NCCL and the driver's own take at most b
 _CLOSE = 0.002
 _SAME = 1e-6
 _THREE_DIGITS = 0.0005
+_DIGITS = 6  # of a difference; more are noise of the subtraction
 
 
 class Check(NamedTuple):
@@ -33,16 +34,19 @@ class Check(NamedTuple):
 def checks_of(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> list[Check]:
     """Return the checks, pool first."""
     ledger = prediction.ledger if prediction else None
-    found = [*_cells(seen, inferred, ledger), *_pools(seen, inferred, ledger)]
+    cells = _cells(seen, inferred, ledger)
+    records_agree = bool(cells) and cells[0].cause.startswith("agrees")
+    found = [*cells, *_pools(seen, inferred, ledger, records_agree=records_agree)]
     if ledger is not None and prediction is not None:
         found += _tokens(seen, ledger)
-        found += _weights(seen, ledger)
+        found += _weights(seen, prediction)
         found += _memory(seen, ledger)
     return found
 
 
 def _check(key: str, observed: float, predicted: float | None, cause: str) -> Check:
     difference = None if predicted is None else observed - predicted
+    difference = round(difference, _DIGITS) if isinstance(difference, float) else difference
     return Check(key, observed, predicted, difference, cause)
 
 
@@ -134,13 +138,14 @@ def _charged(ledger: Ledger) -> int | None:
     return int(ledger[key]) if key in ledger else None
 
 
-def _pools(seen: Seen, inferred: Inferred, ledger: Ledger | None) -> list[Check]:
+def _pools(seen: Seen, inferred: Inferred, ledger: Ledger | None, *, records_agree: bool) -> list[Check]:
     found = []
     for pool, key, draft in ((seen.target, "pool.target_bytes", False), (seen.draft, "pool.draft_bytes", True)):
         if pool is None:
             continue
         predicted = _predicted_bytes(seen, inferred, ledger, pool, draft=draft)
-        found.append(_check(key, pool.size_bytes, predicted, _pool_cause(pool, predicted, inferred, draft=draft)))
+        cause = _pool_cause(pool, predicted, inferred, draft=draft, records_agree=records_agree)
+        found.append(_check(key, pool.size_bytes, predicted, cause))
     other = [
         _check("pool.other_bytes", pool.size_bytes, None, f"contradicts the pool before it (line {pool.line})")
         for pool in seen.other
@@ -162,7 +167,9 @@ def _predicted_bytes(seen: Seen, inferred: Inferred, ledger: Ledger | None, pool
     return (pool.tokens + pad) * one.cell_bytes
 
 
-def _pool_cause(pool: Pool, predicted: int | None, inferred: Inferred, *, draft: bool) -> str:
+def _pool_cause(
+    pool: Pool, predicted: int | None, inferred: Inferred, *, draft: bool, records_agree: bool = False
+) -> str:
     if predicted is None:
         return "not predicted: no record and layers fit"
     if abs(pool.size_bytes - predicted) <= pool.within_bytes:
@@ -170,6 +177,13 @@ def _pool_cause(pool: Pool, predicted: int | None, inferred: Inferred, *, draft:
         return f"agrees to the last printed digit{', pad page included' if pad else ''}"
     if draft:
         return "the draft pool has other records or layers than the ledger's"
+    if records_agree:
+        off = pool.size_bytes - predicted
+        beyond, rounding = (abs(off) - pool.within_bytes) / MIB, pool.within_bytes / MIB
+        return (
+            f"{beyond:,.1f} MiB {'more' if off > 0 else 'less'} than tokens x records give, beyond the "
+            f"{rounding:.2f} MiB of rounding: rows beside the tokens and their page, or a figure not copied as printed"
+        )
     return "other records or layers than the ledger's: see cell.target_bytes"
 
 
@@ -211,20 +225,26 @@ def implied_fraction(seen: Seen, cell_bytes: int) -> float | None:
     return 1 - (seen.free_after - seen.tokens * cell_bytes) / seen.free_before
 
 
-def _weights(seen: Seen, ledger: Ledger) -> list[Check]:
-    found = []
+def _weights(seen: Seen, prediction: Prediction) -> list[Check]:
+    ledger, found = prediction.ledger, []
     for observed, key in ((seen.weights, "weights.rank_bytes"), (seen.draft_weights, "weights.draft_rank_bytes")):
         if observed is None or key not in ledger:
             continue
         predicted = ledger[key]
         off = abs(observed - predicted)
-        cause = "agrees within 2%" if off <= 0.02 * max(predicted, 1) else _weight_cause(seen, observed, predicted)
+        agrees = off <= SAME_WEIGHTS * max(predicted, 1)
+        cause = "agrees within 2%" if agrees else _weight_cause(seen, observed, prediction, key)
         found.append(_check(key, observed, predicted, cause))
     return found
 
 
-def _weight_cause(seen: Seen, observed: int, predicted: int) -> str:
-    if seen.engine == "vllm" and observed > predicted:
+def _weight_cause(seen: Seen, observed: int, prediction: Prediction, key: str) -> str:
+    cut = prediction.scenario.sharding
+    fits = fitting_tp(prediction, observed) if key == "weights.rank_bytes" else None
+    if fits is not None:
+        taken = f"tp {cut.tp} given" if "tp" in cut.model_fields_set else f"no tp is named, {cut.tp} taken"
+        return f"{taken}; tp {fits} fits the log: give --tp {fits}"
+    if seen.engine == "vllm" and observed > prediction.ledger[key]:
         return "vLLM's figure holds buffers made with the model too: top-k, index groups, FlashMLA workspace"
     return "another checkpoint format or cut (tp, ep, DP attention), or weights beside the model"
 

@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.audit.advice import advice_of
 from dsa_ledger.audit.complete import fill
+from dsa_ledger.audit.flagwords import in_engine_words
 from dsa_ledger.audit.infer import Inferred, inferred_from
-from dsa_ledger.audit.oom import suspects
-from dsa_ledger.audit.predict import Prediction, given_version, predict
+from dsa_ledger.audit.oom import advice_on, suspects
+from dsa_ledger.audit.predict import Prediction, given_version, predict, without_load
 from dsa_ledger.audit.reconcile import Check, checks_of, implied_fraction
 from dsa_ledger.audit.seen import Seen, seen_of
 from dsa_ledger.audit.shapes import distinct_models, shapes_of
 from dsa_ledger.audit.startup import Log, Start, has_pool, read_log
+from dsa_ledger.audit.stops import stops_of
 from dsa_ledger.engines.releases import sort_key
 from dsa_ledger.errors import BadInput, Fault
 
 if TYPE_CHECKING:
     from dsa_ledger.audit.figures import Figure
     from dsa_ledger.audit.oom import Refusal, Suspect
+    from dsa_ledger.audit.stops import Stop
 
 MOST_SHOWN = 400
+MOST_ADVISED = 3  # allocations that failed; the first is the one to mend
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     inferred: dict[str, Any] = field(default_factory=dict)
     certainty: dict[str, str] = field(default_factory=dict)
+    stops: list[Stop] = field(default_factory=list)
     refusals: list[tuple[Refusal, list[Suspect]]] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -76,12 +81,26 @@ def audit_log(log: Log, tables: dict[str, Any], name: str = "LOG") -> Report:
     report.observed = log.figures[:MOST_SHOWN]
     report.checks = checks_of(seen, inferred, prediction)
     report.inferred, report.certainty = _all_inferred(seen, inferred, prediction)
-    report.advice = advice_of(seen, inferred, prediction)
+    report.stops = stops_of(start, seen, prediction)
+    seen.chunk = seen.chunk or _stated_chunk(prediction)
     for refusal in log.refusals[:20]:
         ledger = prediction.ledger if prediction else None
-        report.refusals.append((refusal, suspects(refusal, seen.engine, ledger, seen.context)))
-    report.warnings = [*said, *seen.warnings, *inferred.notes, *_told(log, start, predicted)]
+        report.refusals.append((refusal, suspects(refusal, seen.engine, ledger, seen)))
+    fraction = prediction.ledger["engine.mem_fraction"] if prediction else seen.fraction
+    report.advice = [stop.change for stop in report.stops]
+    report.advice += [advice_on(one, seen.engine, found, fraction) for one, found in report.refusals[:MOST_ADVISED]]
+    report.advice += advice_of(seen, inferred, prediction)
+    told = _told(log, start, predicted)
+    report.warnings = [*said, *seen.warnings, *inferred.notes, *in_engine_words(told, seen.engine)]
     return report
+
+
+def _stated_chunk(prediction: Prediction | None) -> int | None:
+    """Return the rows of a prefill forward on one rank, where options or a command state them."""
+    if prediction is None or prediction.scenario.limits.chunked_prefill is None:
+        return None
+    ways = prediction.scenario.sharding.dp_attention if prediction.scenario.engine.name == "sglang" else 1
+    return prediction.scenario.limits.chunked_prefill // max(ways, 1)
 
 
 def _engine_of(tables: dict[str, Any]) -> str | None:
@@ -135,6 +154,11 @@ def _all_inferred(
         alike = prediction.alike
         values["engine.version"] = alike[0]
         certainty["engine.version"] = "likely" if len(alike) == 1 else f"open: {alike[-1]} to {alike[0]} fit alike"
+        if inferred.hypothesis is None:
+            lines = seen.releases()
+            certainty["engine.version"] = (
+                f"open: lines so worded are of {lines[-1]} to {lines[0]}; no figure tells more"
+            )
     if prediction is not None and prediction.scenario.limits.mem_fraction is None and seen.engine == "sglang":
         implied = implied_fraction(seen, prediction.ledger["cell.bytes"])
         if implied is not None:
@@ -166,5 +190,7 @@ def _told(log: Log, start: Start, predicted: Prediction | list[str]) -> list[str
         listed = "; ".join(predicted) or "no release fits"
         said.append(f"no ledger to hold the log against: {listed}")
     else:
-        said += [warning for warning in predicted.ledger.warnings if "name yours as" not in warning][:6]
+        # A start-up log shows no requests: what is said of the load, its times first of all, is left out.
+        kept = without_load(predicted.scenario).warnings
+        said += [text for text in predicted.ledger.warnings if text in kept and "name yours as" not in text][:6]
     return said

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.startup import RankStart, Start
 
 PAGE_TOKENS = 64
+_CHUNK_FLAGS = ("--chunked-prefill-size", "--max-num-batched-tokens", "--max_num_tokens")
+_LONGEST_COUNT = 12
 _SMALLER_THAN = 0.2  # a draft layer's pool against the target's: one layer in at least 24
 
 
@@ -50,6 +52,7 @@ class Seen:
     context: int | None = None
     concurrency: float | None = None
     running: int | None = None
+    chunk: int | None = None
     fraction: float | None = None
     total_bytes: int | None = None
     cell_bytes: int | None = None
@@ -60,6 +63,7 @@ class Seen:
     low: str | None = None
     high: str | None = None
     version: str | None = None
+    prints_version: bool = False
     stages: int = 1
     cp_world: int | None = None
     host_bytes: int | None = None
@@ -86,6 +90,10 @@ def seen_of(start: Start) -> Seen:
     stages = {rank.pp for rank in start.ranks if rank.pp is not None}
     seen.stages = max(stages, default=0) + 1
     _FILL[start.engine](start, seen)
+    seen.prints_version = seen.version is not None
+    for flag in _CHUNK_FLAGS if not seen.chunk else ():
+        text = start.arguments.get(flag, "")
+        seen.chunk = int(text) if text.isdecimal() and len(text) <= _LONGEST_COUNT else seen.chunk
     return seen
 
 
@@ -111,6 +119,7 @@ def _sglang(start: Start, seen: Seen) -> None:
     drafts = [group[1] for group in every if len(group) > 1]
     seen.draft_weights = max((figures[used].value for figures in drafts if used in figures), default=None)
     seen.context, seen.running = start.first("summary.context"), start.first("summary.running")
+    seen.chunk = start.first("summary.chunk_tokens")
     totals = start.values("summary.tokens")
     seen.tokens = min(totals, default=seen.target.tokens if seen.target else None)
     host = [
@@ -169,7 +178,7 @@ def _sglang_version(start: Start, seen: Seen) -> None:
     names = start.values("graph.what") + start.values("graph_begin.what")
     if any(name.startswith("target") for name in names):
         seen.bound(low="0.5.14")
-    if start.values("requests_cut.got"):
+    if start.values("requests_cut.got") or any(start.each("no_room")):
         seen.bound(low="0.5.14")
     if seen.target and seen.draft_weights is not None:
         first = next((rank for rank in start.ranks.values() if len(rank.all("load_end")) > 1), None)

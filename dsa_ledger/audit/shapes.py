@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsa_ledger.audit.hypotheses import Shape
 from dsa_ledger.catalog import load_model, model_names
 from dsa_ledger.engines.layers import published_full_layers
-from dsa_ledger.engines.registry import ENGINES
+from dsa_ledger.engines.registry import rules_of
 from dsa_ledger.errors import ExpectedError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def shapes_of(
             model = load_model(name, dict(overrides))
         except ExpectedError:
             continue
-        counts = tuple(cuts) if cuts else ENGINES[engine].stage_cuts(model.layers, min(stages, model.layers))
+        counts = tuple(cuts) if cuts else rules_of(engine).stage_cuts(model.layers, min(stages, model.layers))
         if sum(counts) != model.layers or stage >= len(counts):
             continue
         first = sum(counts[:stage])

@@ -24,6 +24,7 @@ _NOTEWORTHY = re.compile(
     r"Available KV cache memory|Model loading took|paged KV cache|Peak memory during memory usage profiling"
 )
 _VALUE = r"""['"]?{}['"]?\s?[=:]\s?(?:'((?:[^'\\]|\\.){{0,300}})'|"([^"\\]{{0,300}})"|(-?[\w.+/-]{{1,200}}))"""
+_FIRST_LINES = ("version", "baseline", "load_begin", "load_end", "weights")
 MOST_STARTS = 100
 MOST_UNREAD = 5
 
@@ -68,6 +69,11 @@ class Start:
         name, _, _ = key.partition(".")
         return [figures[key].value for figures in self.each(name) if key in figures]
 
+    @property
+    def stopped(self) -> bool:
+        """Tell whether the start ended for want of memory."""
+        return any(True for name in ENGINES[self.engine].STOPS for _ in self.each(name))
+
     def first(self, key: str) -> Any:
         """Return the first such figure, or None."""
         found = self.values(key)
@@ -98,10 +104,10 @@ class Log:
 
     @property
     def start(self) -> Start | None:
-        """Return the last start of that engine that reached its pool, else the last one."""
+        """Return the last start of that engine that reached its pool or ended for want of one, else the last one."""
         own = [start for start in self.starts if start.engine == self.engine]
-        with_pool = [start for start in own if any(has_pool(rank) for rank in start.ranks.values())]
-        return (with_pool or own)[-1] if own else None
+        sized = [start for start in own if start.stopped or any(has_pool(rank) for rank in start.ranks.values())]
+        return (sized or own)[-1] if own else None
 
 
 def has_pool(start: RankStart) -> bool:
@@ -176,6 +182,8 @@ def _restarts(log: Log, engine: str, rank: Rank, name: str, figures: dict[str, F
     if not own or rank not in own[-1].ranks:
         return False
     before = own[-1].ranks[rank]
+    if own[-1].stopped and name in _FIRST_LINES and before.all(name):
+        return True
     if engine == "sglang" and name == "load_end":
         loads = before.all("load_end")
         if len(loads) >= 2:  # noqa: PLR2004 - target and draft
@@ -190,7 +198,7 @@ def _restarts(log: Log, engine: str, rank: Rank, name: str, figures: dict[str, F
 def _arguments(log: Log, engine: str, module: Any, text: str) -> None:
     """Keep the arguments that a server prints of itself; only names that are known are looked for."""
     start = _current(log, engine, restarts=False)
-    if any(has_pool(rank) for rank in start.ranks.values()):
+    if start.stopped or any(has_pool(rank) for rank in start.ranks.values()):
         start = _current(log, engine, restarts=True)
     found = module.ARGUMENTS.search(text)
     if not found:

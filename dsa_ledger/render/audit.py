@@ -6,6 +6,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from dsa_ledger.audit.oom import relief
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
 from dsa_ledger.units import Unit, brief
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsa_ledger.audit.figures import Figure
+    from dsa_ledger.audit.oom import Suspect
     from dsa_ledger.audit.reconcile import Check
     from dsa_ledger.audit.report import Report
 
@@ -22,6 +24,7 @@ _UNITS = {
     "_bytes": Unit.BYTES,
     "_tokens": Unit.TOKENS,
     "_layers": Unit.LAYERS,
+    ".layers": Unit.LAYERS,
     "_fraction": Unit.SHARE,
 }
 
@@ -31,7 +34,7 @@ def audit_text(report: Report, form: str) -> str:
     if form == "json":
         return _json(report)
     if form == "csv":
-        return rows_csv([_check_record(check) for check in report.checks])
+        return rows_csv([_check_row(check) for check in report.checks])
     if form == "html":
         from dsa_ledger.render.html import text_page
 
@@ -57,6 +60,7 @@ def _json(report: Report) -> str:
         "checks": [_check_record(check) for check in report.checks],
         "inferred": report.inferred,
         "certainty": report.certainty,
+        "stopped": [stop._asdict() for stop in report.stops],
         "out_of_memory": [
             {
                 "line": refusal.line,
@@ -87,31 +91,49 @@ def _check_record(check: Check) -> dict[str, Any]:
     return check._asdict()
 
 
+def _check_row(check: Check) -> dict[str, Any]:
+    """Return a check as a row for files, its unit beside its numbers."""
+    figures = {"observed": check.observed, "predicted": check.predicted, "difference": check.difference}
+    return {"key": check.key, **figures, "unit": unit_of(check.key).value, "cause": check.cause}
+
+
 def _table(report: Report) -> str:
     version = f" {report.version}" if report.version else ""
     lines = [f"{report.engine}{version}: {report.lines:,} line{'s' * (report.lines != 1)} read"]
+    for stop in report.stops:
+        lines += ["", *_wrapped(f"did not start, line {stop.line:,}: {stop.says}", "", "    ")]
     lines += ["", *_read_lines(report)] if not report.checks else [""]
     if report.checks:
-        lines.append(f"{'':27}{'log':>17}{'ledger':>17}{'difference':>17}")
+        lines.append(f"{'':26}{'log':>18}{'ledger':>18}{'difference':>18}")
     for check in report.checks:
         unit = unit_of(check.key)
         shown = [_number(value, unit) for value in (check.observed, check.predicted, check.difference)]
-        lines.append(f"{check.key:<27}" + "".join(f"{text:>17}" for text in shown))
+        lines.append(f"{check.key:<26}" + "".join(f"{text:>18}" for text in shown))
         if check.cause:
             lines += _wrapped(check.cause, "    ")
     lines += _inferred_lines(report)
-    for refusal, found in report.refusals:
-        lines += ["", f"out of memory, line {refusal.line:,}: {brief(refusal.tried_bytes, Unit.BYTES)} asked"]
-        for suspect in found:
-            lines += _wrapped(f"{suspect.key}: {suspect.says}; {suspect.shrinks} shrinks it", "  - ")
-        if not found:
-            lines += _wrapped("no entry of the ledger has this size", "  - ")
+    lines += _refusal_lines(report)
     for title, sentences in (("what to change", report.advice), ("warnings", report.warnings)):
         if sentences:
             lines += ["", title]
             for sentence in sentences:
                 lines += _wrapped(sentence, "  - ")
     return "\n".join(lines) + "\n"
+
+
+def _refusal_lines(report: Report) -> list[str]:
+    lines = []
+    for refusal, found in report.refusals:
+        lines += ["", f"out of memory, line {refusal.line:,}: {brief(refusal.tried_bytes, Unit.BYTES)} asked"]
+        for suspect in found:
+            lines += _wrapped(_suspected(report, suspect), "  - ")
+        if not found:
+            lines += _wrapped("no entry of the ledger has this size", "  - ")
+    return lines
+
+
+def _suspected(report: Report, suspect: Suspect) -> str:
+    return f"{suspect.key}: {suspect.says}; {relief(report.engine, suspect)}"
 
 
 def _read_lines(report: Report) -> list[str]:
@@ -133,41 +155,50 @@ def _inferred_lines(report: Report) -> list[str]:
     for key, value in report.inferred.items():
         certainty = report.certainty.get(key, "")
         shown = f"  [{certainty}]" if certainty != said else ""  # several figures often rest on one finding
-        lines += _wrapped(f"{key} = {_plain(value)}{shown}", "  ")
+        lines += _wrapped(f"{key} = {_plain(key, value)}{shown}", "  ")
         said = certainty
     return lines
 
 
-def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+def _plain(key: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return _number(value, unit_of(key)) if number else str(value)
 
 
 def _number(value: float | None, unit: Unit) -> str:
+    """Return a number with its unit; bytes of records and cells to the byte, as they are compared."""
     if value is None:
         return "-"
-    if unit is Unit.BYTES_PER_TOKEN:
-        return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-    text = brief(value, unit)
-    return text.removesuffix(f" {unit.value}") if unit is not Unit.BYTES else text
+    if unit is Unit.SHARE:
+        return f"{value:g}"
+    if unit is Unit.BYTES:
+        return brief(value, unit)
+    word = "" if unit is Unit.COUNT else f" {unit.value.removesuffix('s') if value == 1 else unit.value}"
+    return f"{value:,.1f}{word}" if isinstance(value, float) else f"{value:,}{word}"
 
 
-def _wrapped(text: str, start: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False)
+def _wrapped(text: str, start: str, later: str | None = None) -> list[str]:
+    below = " " * len(start) if later is None else later
+    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=below, break_on_hyphens=False)
 
 
 def _md(report: Report) -> str:
     version = f" {report.version}" if report.version else ""
     lines = [f"# Audit: {report.engine}{version}", ""]
     if report.checks:
-        lines.append(rows_md([_check_record(check) for check in report.checks]))
+        lines.append(rows_md([_check_row(check) for check in report.checks]))
     titles: Sequence[tuple[str, Sequence[str]]] = (
+        ("Did not start", [f"line {stop.line:,}: {stop.says}" for stop in report.stops]),
         (
             "Inferred",
-            [f"`{key}` = {_plain(value)} ({report.certainty.get(key, '')})" for key, value in report.inferred.items()],
+            [
+                f"`{key}` = {_plain(key, value)} ({report.certainty.get(key, '')})"
+                for key, value in report.inferred.items()
+            ],
         ),
         (
             "Out of memory",
-            [f"{suspect.key}: {suspect.says}; {suspect.shrinks}" for _, found in report.refusals for suspect in found],
+            [_suspected(report, suspect) for _, found in report.refusals for suspect in found],
         ),
         ("What to change", report.advice),
         ("Warnings", report.warnings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING
 
 from dsa_ledger.render import rows_text
@@ -11,6 +12,12 @@ from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from dsa_ledger.checklist import Checklist
+
+WIDTH = 80
+
+
+def _wrapped(text: str, start: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False)
 
 
 def checklist_text(found: Checklist, form: str) -> str:
@@ -40,7 +47,9 @@ def checklist_text(found: Checklist, form: str) -> str:
         lines.append(
             f"{number}. {row['check']:<11} {row['time']:>9} {row['share']:>8}  {row['counted']:<8} {row['entry']}"
         )
-        lines.append(f"   {row['found']}")
-        lines.append(f"   -> {row['do']}")
-    lines += ["", *(f"warning: {sentence}" for sentence in found.warnings)]
+        lines += _wrapped(row["found"], "   ")
+        lines += _wrapped(row["do"], "   -> ")
+    lines.append("")
+    for sentence in found.warnings:
+        lines += _wrapped(sentence, "warning: ")
     return "\n".join(lines).rstrip("\n") + "\n"
