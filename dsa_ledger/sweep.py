@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.account import estimate, still
 from dsa_ledger.account.many import FIELDS, MOST_BATCH, MOST_CONTEXT, estimate_many
+from dsa_ledger.account.verdict import OF_A_LOAD, load_shortfall
 from dsa_ledger.errors import BadInput, Fault, Faults, NotModelled, nearest
 from dsa_ledger.ledger import as_table
 from dsa_ledger.scenario_file import put
@@ -79,7 +80,7 @@ def axis(text: str, names: Mapping[str, str]) -> Axis:
     faults = Faults()
     faults.require(bool(equals and written.strip()), "--over", text, "FIELD=a,b,c or FIELD=start:stop:step")
     is_field = path in known or path.startswith("model_overrides.")
-    faults.require(is_field, "--over", name, f"a scenario field; {nearest(name, [*known, *names])}")
+    faults.require(is_field, "--over", name, f"a scenario field: {nearest(name, [*known, *names])}")
     faults.stop_if_any()
     if path == "features":  # a list in the scenario: none, one, or several joined by +
         words = [word.strip() for word in written.split(",")]
@@ -290,10 +291,12 @@ def _array_rows(
     if any(key not in ledger for key in keys):
         raise ValueError("a key that is worked out for one load at a time, or that no load has")
     columns = [_column(ledger[key], size) for key in keys]
-    fits = _column(ledger["load.needed_tokens"] <= ledger["pool.tokens"], size)
-    starts = "; ".join(ledger.shortfalls)
-    for figures, held in zip(zip(*columns, strict=True), fits, strict=True):
-        yield figures, FITS if held and not starts else DOES_NOT_FIT, starts
+    loads = zip(*(_column(ledger[key], size) for key in OF_A_LOAD), strict=True)
+    plan, tokens, starts = still(scenario)[0], int(ledger["pool.tokens"]), list(ledger.shortfalls)
+    for figures, load in zip(zip(*columns, strict=True), loads, strict=True):
+        beyond = load[OF_A_LOAD.index("load.needed_tokens")] > tokens and (tokens or not starts)
+        said = [*starts, load_shortfall(ledger, plan, load)] if beyond else starts
+        yield figures, DOES_NOT_FIT if said else FITS, "; ".join(said)
 
 
 def _tokens(value: Any) -> int:
@@ -320,7 +323,7 @@ def _check_keys(found: Sweep, scenario: Scenario) -> None:
                 known = list(estimate(scenario).entries)
             except (BadInput, NotModelled):
                 known = list(KEYS)
-            faults.add("--keys", key, f"a key that some point has; {nearest(key, known)}")
+            faults.add("--keys", key, f"a key that some point has: {nearest(key, known)}")
     faults.stop_if_any()
 
 

@@ -12,6 +12,7 @@ from dsa_ledger.catalog.files import read_text
 from dsa_ledger.errors import BadInput, Fault, Faults
 from dsa_ledger.formulas import demand, prefill
 from dsa_ledger.formulas.helpers import ceiled, quotient
+from dsa_ledger.units import UnitError, parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -125,7 +126,9 @@ def _request(line: int, cells: Sequence[str], places: dict[str, int | None]) -> 
         if not text and field in values:
             continue
         try:
-            value = float(text) if field == "weight" else int(text)
+            value = float(text) if field == "weight" else int(text) if text.isdecimal() else parse_count(text)
+        except UnitError as wrong:
+            return Fault(f"--workload: line {line}: {field}", text, str(wrong))
         except ValueError:
             return Fault(f"--workload: line {line}: {field}", text, "a number")
         least = 1 if field == "prompt" else 0

@@ -18,7 +18,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dsa_ledger.account import estimate
-from dsa_ledger.cli import main
 from dsa_ledger.compare import compare
 from dsa_ledger.errors import ExpectedError
 from dsa_ledger.ledger import LEAST, MOST, Ledger, Source
@@ -34,16 +33,6 @@ WIDTH = 80
 def scenario(engine: str = "sglang@0.5.18", gpu: str = "B200", **fields: object) -> Scenario:
     tables = {"model": MODEL, "gpu": gpu, "engine": engine, "sharding": {"tp": 8}, "load": {"context": 100_000}}
     return Scenario.model_validate(tables | fields)
-
-
-@pytest.fixture
-def run(capsys):
-    def run_it(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        return left.value.code, *capsys.readouterr()
-
-    return run_it
 
 
 def row_of(found, key):
@@ -306,6 +295,27 @@ class TestCommand:
         if form == "csv":
             rows = {row["key"]: row for row in csv.DictReader(io.StringIO(long))}
             assert (rows["gpu.capacity_bytes"]["b"], rows["gpu.capacity_bytes"]["unit"]) == (str(143_771 * 2**20), "B")
+
+    def test_what_is_said_of_both_sides_or_twice_is_said_once(self, run):
+        """Causes that share a source name the first one's place; a warning of both sides stands under both."""
+        code, out, _ = run(
+            "compare", *SHARED, "--gpu", "H200", "--engine", "sglang@0.5.23", "--context", "256k", "--b", "gpu=B200"
+        )
+        assert code == 0
+        causes = " ".join(out[out.index("\ncauses") : out.index("entries are equal")].split())
+        assert "source as in" in causes
+        sources = [part for part in causes.split("[prior] ")[1:] if part.startswith("github.com")]
+        assert len({part.split(" (20")[0] for part in sources}) == len(sources)
+        both = out[out.index("warnings of A and B") :]
+        assert both.count("kernel table") == 1
+
+    def test_no_word_is_cut(self, run):
+        """A path too long for a line is broken behind a slash, so that what stands in a line can be searched for."""
+        _, out, _ = run(
+            "compare", *SHARED, "--gpu", "H200", "--engine", "sglang@0.5.23", "--context", "256k", "--b", "gpu=B200"
+        )
+        assert max(map(len, out.splitlines())) <= WIDTH
+        assert "aiconfigurator_core/" in out
 
     def test_one_side_that_does_not_fit_is_said_and_compared(self, run):
         code, out, err = run("compare", *SHARED, "--gpu", "H200", "--engine", "sglang@0.5.18", "--b", "sharding.tp=4")

@@ -15,7 +15,6 @@ import json
 
 import pytest
 
-from dsa_ledger.cli import main
 from dsa_ledger.engines.releases import READ
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.matrix import WORDS, asked_of, engines_named, matrix
@@ -46,16 +45,6 @@ EXPECTED = {
 def scenario(gpu: str = "B200", **fields: object) -> Scenario:
     tables = {"model": MODEL, "gpu": gpu, "engine": "sglang", "sharding": {"tp": 8}, "load": {"context": 100_000}}
     return Scenario.model_validate(tables | fields)
-
-
-@pytest.fixture
-def run(capsys):
-    def run_it(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        return left.value.code, *capsys.readouterr()
-
-    return run_it
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +174,7 @@ def test_the_matrix_shows_a_refusal_in_its_row(run):
         "compare", "--engines", "sglang@0.5.18,vllm@0.33.0", *SHARED, "--gpu", "B200", "--kv-dtype", "nvfp4"
     )
     assert code == 0
-    assert "  0.5.18                 refused 1: kv_dtype: 'nvfp4': SGLang takes only" in out
+    assert "  0.5.18                 refused (1): kv_dtype: 'nvfp4': SGLang takes only" in out
 
 
 def test_the_matrix_without_context_has_no_requests(run):
@@ -210,3 +199,13 @@ def test_the_matrix_takes_a_launch_command_of_any_engine(run):
         assert (code, err) == (0, "")
         assert "  0.5.18 " in out
         assert "  0.33.0 " in out
+
+
+def test_a_verdict_and_the_number_of_its_reason_are_told_apart(run):
+    code, out, _ = run(
+        "compare", "--engines", "sglang@0.5.23", "--model", MODEL, "--gpu", "H200", "--tp", "8", "--context", "100k",
+        "--batch", "400",
+    )  # fmt: skip
+    assert code == 0
+    assert " no (1)\n" in out
+    assert "\n  (1) 400 requests" in out

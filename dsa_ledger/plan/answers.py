@@ -10,7 +10,7 @@ from dsa_ledger.account import estimate
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.plan.changes import Tried, nearest
 from dsa_ledger.plan.growth import concurrency, first_to_break
-from dsa_ledger.plan.outcome import HEADROOM, PREFILL, Outcome, attempt, changed
+from dsa_ledger.plan.outcome import PREFILL, Outcome, attempt, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,8 @@ class Answer:
 
     @property
     def holds(self) -> bool:
-        """Tell whether what was asked for fits; without a wish, whether anything does."""
-        return self.value >= (self.asked or 1)
+        """Tell whether what was asked for fits, pool and memory outside it; without a wish, whether anything does."""
+        return self.value >= (self.asked or 1) and not self.outcome.short
 
 
 def largest_context(scenario: Scenario) -> Answer:
@@ -64,17 +64,23 @@ def largest_context(scenario: Scenario) -> Answer:
     ledger = estimate(_at_context(scenario, 1))  # refused or not modelled is said at once
     stated = [value for value in (scenario.limits.context_length, scenario.load.context) if value]
     most = max(int(ledger["config.max_position"]), scenario.limits.context_length or 0)
-    value = _longest(lambda tokens: attempt(_at_context(scenario, tokens)).fits, most)
+    value = _longest(lambda tokens: attempt(_at_context(scenario, tokens)).holds, most)
     asked = max(stated) if stated else None
     outcome = attempt(_at_context(scenario, max(value, 1)))
-    found, why = _nearest(_at_context(scenario, asked or 1), lambda _: True) if value < (asked or 1) else ([], "")
+    lacks = value < (asked or 1) or outcome.short
+    found, why = _nearest(_at_context(scenario, asked or max(value, 1)), lambda _: True) if lacks else ([], "")
     said = first_to_break(outcome)
     return Answer("largest context", value, "tokens", asked, outcome, said, tuple(found), (), notes(outcome), why)
 
 
 def _nearest(wanted: Scenario, suits: Callable[[Outcome], bool]) -> tuple[list[Tried], str]:
-    """Return the changes that make a wish fit, and why it does not as it is."""
-    return nearest(wanted, lambda outcome: outcome.fits and suits(outcome)), attempt(wanted).why_not
+    """Return the changes that make a wish fit, and why it does not as it is.
+
+    Where the pool is what lacks, a change that makes it hold counts, though memory outside it be short then.
+    """
+    now = attempt(wanted)
+    found = nearest(wanted, lambda outcome: (outcome.fits if now.holds else outcome.holds) and suits(outcome))
+    return found, now.why_not
 
 
 def _at_context(scenario: Scenario, tokens: int) -> Scenario:
@@ -109,7 +115,7 @@ def max_concurrency(scenario: Scenario) -> Answer:
     outcome = attempt(changed(one, load={"batch": max(value, 1)}))
     found: list[Tried] = []
     why = ""
-    if value < (asked or 1):
+    if value < (asked or 1) or outcome.short:
         wanted = changed(scenario, load={"new_tokens": None})
         found, why = _nearest(wanted, lambda outcome: _runs(outcome, asked or 1))
     said = first_to_break(outcome)
@@ -144,8 +150,8 @@ def _chunk(size: int, outcome: Outcome) -> Chunk:
     assert ledger is not None  # noqa: S101 - the caller chose those with a ledger
     left = int(ledger[PREFILL]) if PREFILL in ledger else 0
     reason = outcome.why_not
-    if not reason and left < 0:
-        reason = "the forward does not fit beside pool and weights"
+    if outcome.short == reason and reason:
+        reason = f"the forward does not fit beside pool and weights: {reason}"
     return Chunk(
         chunk_tokens=size,
         mem_fraction=float(ledger["engine.mem_fraction"]),
@@ -173,9 +179,4 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
             "exact"
         )
     said += outcome.warnings
-    for key, when in ((HEADROOM, "at rest"), (PREFILL, "while it prefills a full chunk")):
-        value = outcome.value(key)
-        if value is not None and value < 0:
-            said.append(f"memory outside the pool is short {when}: {-value:,} bytes; lower --mem-fraction")
-            break
     return tuple(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ from dsa_ledger.units import GIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Scenario
 
 FORMATS = {
@@ -23,6 +25,13 @@ FORMATS = {
 }
 DCP = (2, 4, 8)
 MOST_FRACTION = 0.97
+LEAST_CHUNK = 512  # tokens; below it a forward's weights are read for too few rows
+# What an engine's fraction is a share of: SGLang free memory before the weights, TensorRT-LLM after them.
+SHARE_OF = {
+    "sglang": "memory.free_before_bytes",
+    "vllm": "gpu.capacity_bytes",
+    "tensorrt-llm": "memory.free_after_bytes",
+}
 SPARE_BYTES = 3 * GIB  # kept for CUDA graphs: 1.2 to 2.4 GiB in public logs of 8 x RTX PRO 6000 (rtx6kpro)
 
 
@@ -74,6 +83,8 @@ def _flags(scenario: Scenario) -> Iterator[Change]:
         after = changed(scenario, limits={"context_length": context})
         yield Change(f"--context-length {context}", "longer requests are refused", Near.FLAG, after)
     left = [int(ledger[key]) for key in (HEADROOM, PREFILL) if key in ledger]
+    if left and min(left) < 0:
+        yield from _room(scenario, ledger, -min(left))
     fraction = float(ledger["engine.mem_fraction"])
     if not left or scenario.observed.kv_bytes is not None or scenario.engine.name == "tensorrt-llm":
         return
@@ -83,6 +94,21 @@ def _flags(scenario: Scenario) -> Iterator[Change]:
         after = changed(scenario, limits={"mem_fraction": more})
         price = "less is left outside the pool; graphs and activations are priors"
         yield Change(f"--mem-fraction {more}", price, Near.FLAG, after)
+
+
+def _room(scenario: Scenario, ledger: Ledger, short_bytes: int) -> Iterator[Change]:
+    """Yield what leaves more memory outside the pool: a smaller prefill chunk, a smaller share for the pool."""
+    chunk = int(ledger["limits.chunk_tokens"]) if "limits.chunk_tokens" in ledger else 0
+    for part in (2, 4, 8):
+        if chunk // part >= LEAST_CHUNK:
+            after = changed(scenario, limits={"chunked_prefill": chunk // part})
+            price = f"a prompt takes {part} x the forwards"
+            yield Change(f"--set limits.chunked_prefill={chunk // part}", price, Near.FLAG, after)
+    whole = int(ledger[SHARE_OF[scenario.engine.name]])
+    less = math.floor(1000 * (float(ledger["engine.mem_fraction"]) - quotient(short_bytes, whole))) / 1000
+    if less > 0 and scenario.observed.kv_bytes is None:
+        after = changed(scenario, limits={"mem_fraction": less})
+        yield Change(f"--mem-fraction {less}", "a smaller pool: more is left outside it", Near.FLAG, after)
 
 
 def _formats(scenario: Scenario) -> Iterator[Change]:
@@ -120,11 +146,12 @@ def later(scenario: Scenario) -> list[str]:
 
 def _layouts(scenario: Scenario) -> Iterator[Change]:
     cut = scenario.sharding
+    width = cut.tp if scenario.engine.name == "vllm" else cut.tp // cut.dp_attention  # ranks that share a request
     for dcp in DCP:
-        if dcp > cut.dcp and cut.tp % dcp == 0:
+        if dcp > cut.dcp and width % dcp == 0:
             price = f"decode exchanges partial attention over {dcp} ranks in every layer"
             yield Change(f"--dcp {dcp}", price, Near.LAYOUT, changed(scenario, sharding={"dcp": dcp}))
-    if scenario.engine.name != "vllm" and cut.dp_attention < cut.tp:
+    if scenario.engine.name != "vllm" and cut.dp_attention < cut.tp and cut.dcp == 1:
         price = "attention weights whole on each rank; each request on one rank's pool"
         after = changed(_unobserved(scenario, "kv_bytes", "free_after"), sharding={"dp_attention": cut.tp})
         yield Change(f"--dp-attention {cut.tp}", price, Near.LAYOUT, after)

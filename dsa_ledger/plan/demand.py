@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.account import estimate
 from dsa_ledger.account.deploy import ranks_of_server
-from dsa_ledger.errors import BadInput, Fault, Faults
+from dsa_ledger.errors import BadInput, Fault, Faults, Words
 from dsa_ledger.formulas import demand as formulas
 from dsa_ledger.plan.answers import need_context
 from dsa_ledger.plan.growth import concurrency, step_seconds
@@ -113,11 +113,15 @@ def demand(scenario: Scenario, wish: Wish) -> Demand:
     if wish.prompt is not None and "batch" not in scenario.load.model_fields_set:
         scenario = changed(scenario, load={"batch": max(holds, 1)})
     batch = scenario.load.batch
+    if not holds and ledger.shortfalls:
+        cut = Words(f"{scenario.sharding.tp} x {scenario.sharding.pp}")
+        expected = f"a layout that starts, or --machines to look for one: {ledger.shortfalls[0]}"
+        raise BadInput([Fault("sharding (--tp, --pp)", cut, expected)])
     if batch > holds:
         expected = f"at most {holds:,} requests at once, which the server holds at {end_context:,} tokens each"
         raise BadInput([Fault("load.batch (--batch)", batch, expected)])
     prefill, warnings = _prefill(scenario, wish)
-    kept, gaps = _tokens_per_step(scenario)
+    kept, gaps = tokens_per_step(scenario)
     times = _times(estimate(_at(scenario, step_context)))
     if times is None:
         gaps = (*gaps, "step time of this engine, GPU and layout: no cost, no servers")
@@ -174,7 +178,8 @@ def _prefill(scenario: Scenario, wish: Wish) -> tuple[tuple[float | None, float 
     return ends, (ATTENTION_ALONE,)
 
 
-def _tokens_per_step(scenario: Scenario) -> tuple[float | None, tuple[str, ...]]:
+def tokens_per_step(scenario: Scenario) -> tuple[float | None, tuple[str, ...]]:
+    """Return the tokens that a request keeps of a step, None where drafts are on and nobody said; and what lacks."""
     if not scenario.draft.steps:
         return 1.0, ()
     if scenario.draft.accepted is None:

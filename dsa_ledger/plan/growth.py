@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dsa_ledger.formulas.helpers import quotient
-from dsa_ledger.plan.outcome import HEADROOM, PREFILL
-from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from dsa_ledger.ledger import Ledger
@@ -88,17 +86,9 @@ def limits(outcome: Outcome) -> list[Limit]:
                 f"the cap on running requests: {cap:,} on a rank, more wait",
             )
         )
-    found += _memory(ledger)
+    if outcome.short:  # already: it grows with no load after start-up
+        found.append(Limit("memory outside the pool", 0.0, f"memory outside the pool: {outcome.short}"))
     return sorted(found, key=lambda limit: limit.times)
-
-
-def _memory(ledger: Ledger) -> list[Limit]:
-    """Return memory outside the pool as a limit where it is already short: it grows with no load after start-up."""
-    for key, when in ((HEADROOM, "before any request"), (PREFILL, "in the prefill of a full chunk at this context")):
-        if key in ledger and ledger[key] < 0:
-            short = brief(-ledger[key], Unit.BYTES)
-            return [Limit("memory outside the pool", 0.0, f"memory outside the pool: {short} short {when}")]
-    return []
 
 
 def first_to_break(outcome: Outcome) -> str:

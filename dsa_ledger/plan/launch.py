@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.audit.flagtable import flag_table
 from dsa_ledger.engines.releases import resolve
+from dsa_ledger.plan.nodes import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,16 +64,20 @@ TRTLLM = (
 
 
 def command(scenario: Scenario) -> str:
-    """Return a command that starts the scenario's server, one line; what no flag says is not in it."""
+    """Return a command that starts the scenario's server, one line; what no flag says is not in it.
+
+    Of a server on several nodes it is that of the first; `nodes_of` says what the others run.
+    """
     release, _ = resolve(scenario.engine)
     model = scenario.model if isinstance(scenario.model, str) else scenario.model.name
+    nodes = nodes_of(scenario)
     if scenario.engine.name == "sglang":
         words = ["sglang", "serve", "--model-path", model, *_sglang(scenario, release.rules)]
     elif scenario.engine.name == "vllm":
         words = ["vllm", "serve", model, *_vllm(scenario)]
     else:
-        return _trtllm(scenario, model)
-    return " ".join(shlex.quote(word) for word in [*_environment(scenario), *words])
+        return _trtllm(scenario, model, " ".join(nodes.front))
+    return " ".join(shlex.quote(word) for word in [*_environment(scenario), *words, *nodes.behind])
 
 
 def unsaid(scenario: Scenario) -> tuple[str, ...]:
@@ -169,7 +174,7 @@ def _vllm(scenario: Scenario) -> Iterator[str]:
         yield from ("--hf-overrides", json.dumps(scenario.model_overrides))
 
 
-def _trtllm(scenario: Scenario, model: str) -> str:
+def _trtllm(scenario: Scenario, model: str, launcher: str) -> str:
     """Return the settings as YAML in a here-document: most of them have no flag."""
     lines: list[str] = []
     nested: dict[str, list[str]] = {}
@@ -190,5 +195,5 @@ def _trtllm(scenario: Scenario, model: str) -> str:
         nested["speculative_config"] = ["  decoding_type: MTP", f"  max_draft_len: {scenario.draft.steps}"]
     for table, below in nested.items():
         lines += [f"{table}:", *below]
-    body = "\n".join(lines)
-    return f"cat > dsa.yaml <<'END'\n{body}\nEND\ntrtllm-serve {shlex.quote(model)} --config dsa.yaml"
+    body, start = "\n".join(lines), f"{launcher} " if launcher else ""
+    return f"cat > dsa.yaml <<'END'\n{body}\nEND\n{start}trtllm-serve {shlex.quote(model)} --config dsa.yaml"

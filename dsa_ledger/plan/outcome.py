@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.account import capacity, estimate
 from dsa_ledger.errors import BadInput, NotModelled
+from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 POOL, HEADROOM, PREFILL = "pool.tokens", "memory.headroom_bytes", "memory.prefill_headroom_bytes"
 UPPER_BOUND = "pool.budget_bytes is an upper bound"
+OUTSIDE = ((HEADROOM, "at rest"), (PREFILL, "in prefill"))  # memory left outside the pool, and when
+# Of a ledger its slowest stage has a time; here the stages' own times are added up (`growth.step_seconds`).
+OF_A_STAGE = "with pipeline stages times are those of the slowest stage"
+DCP_TIME = (
+    "with DCP the step time is that without it: neither its exchange between ranks nor its smaller reads are timed"
+)
+SUMMED = "with pipeline stages the step time is the sum of the stages' own; hops between them are not counted"
 
 
 class Outcome(NamedTuple):
@@ -26,16 +34,32 @@ class Outcome(NamedTuple):
     modelled: bool = True
 
     @property
-    def fits(self) -> bool:
-        """Tell whether the server starts and holds the load."""
+    def holds(self) -> bool:
+        """Tell whether the server starts and its pool holds the load, whatever is left outside the pool."""
         return self.ledger is not None and not self.ledger.shortfalls
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether the pool holds the load and memory is left outside it, at rest and in prefill."""
+        return self.holds and not self.short
+
+    @property
+    def left_bytes(self) -> int | None:
+        """Return the least memory left outside the pool [B], None where it is not modelled."""
+        return min((value for key, _ in OUTSIDE if (value := self.value(key)) is not None), default=None)
+
+    @property
+    def short(self) -> str:
+        """Return by how much memory outside the pool is short, and when; empty where it is not."""
+        found = [(int(value), when) for key, when in OUTSIDE if (value := self.value(key)) is not None and value < 0]
+        return f"short by {brief(-min(found)[0], Unit.BYTES)} {min(found)[1]}" if found else ""
 
     @property
     def why_not(self) -> str:
         """Return the first reason why it does not fit, empty where it does."""
         if self.ledger is None:
             return self.reason
-        return self.ledger.shortfalls[0] if self.ledger.shortfalls else ""
+        return self.ledger.shortfalls[0] if self.ledger.shortfalls else self.short
 
     @property
     def is_bound(self) -> bool:
@@ -44,9 +68,13 @@ class Outcome(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """Return the ledger's warnings but for the upper bound, which `is_bound` tells."""
-        found = self.ledger.warnings if self.ledger is not None else []
-        return [text for text in found if not text.startswith(UPPER_BOUND)]
+        """Return the ledger's warnings but for the upper bound, which `is_bound` tells; a step is of all stages."""
+        if self.ledger is None:
+            return []
+        said = [text for text in self.ledger.warnings if not text.startswith(UPPER_BOUND)]
+        timed = any("time.step_high_s" in key for key in self.ledger.entries)
+        more = [DCP_TIME] if timed and self.scenario.sharding.dcp > 1 else []
+        return [SUMMED if text.startswith(OF_A_STAGE) else text for text in said] + more
 
     def value(self, key: str) -> Any:
         """Return the value of an entry, or None where it was not posted."""

@@ -6,12 +6,16 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.account.deploy import ranks_of_server
-from dsa_ledger.catalog import gpu_names
+from dsa_ledger.catalog import gpu_names, load_gpu
 from dsa_ledger.engines.releases import READ
 from dsa_ledger.errors import Faults, nearest
 from dsa_ledger.matrix import engines_named
-from dsa_ledger.plan.ranking import FORMATS, GOALS, MOST_GPUS, Goal, Machine, Ranking, gpu_name, rank, smallest_machines
-from dsa_ledger.schema import Engine
+from dsa_ledger.plan.layouts import powers
+from dsa_ledger.plan.outcome import attempt, changed
+from dsa_ledger.plan.price import prices
+from dsa_ledger.plan.ranking import FORMATS, GOALS, MOST_GPUS, Goal, Ranking, rank, smallest_machines
+from dsa_ledger.plan.tried import Machine, gpu_name
+from dsa_ledger.schema import Engine, Load, Observed
 from dsa_ledger.units import UnitError, parse_seconds
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 ANY = "any"
 MOST_OF_ONE = 4096
+USUAL = 8  # GPUs of a machine where nobody said how many
 _MACHINE = re.compile(r"(?:(\d{1,5})\s*[x*]\s*)?([A-Za-z][\w.-]*)")
 
 
@@ -31,6 +36,7 @@ class Question(NamedTuple):
     goal: str = ""
     top: int = 10
     max_step_time: str = ""
+    price: str = ""
 
     def ranking(self, scenario: Scenario) -> Ranking:
         """Return the ranking (BadInput with every fault, NotModelled)."""
@@ -39,8 +45,9 @@ class Question(NamedTuple):
         goal = self._goal(scenario, faults)
         most_step_s = self._seconds(scenario, faults)
         engines, formats = self._engines(scenario, faults), self._formats(scenario)
+        table = prices(self.price, faults, gpu_name(scenario))
         faults.stop_if_any()
-        return rank(scenario, machines, engines, formats, goal, top=self.top, most_step_s=most_step_s)
+        return rank(scenario, machines, engines, formats, goal, top=self.top, most_step_s=most_step_s, prices=table)
 
     def smallest(self, scenario: Scenario) -> list[Ranking]:
         """Return for each kind of GPU asked the fewest that hold the load (BadInput)."""
@@ -53,6 +60,7 @@ class Question(NamedTuple):
 
     def _machines(self, scenario: Scenario, faults: Faults) -> list[Machine]:
         own = gpu_name(scenario)
+        stated = scenario.gpus is not None or ranks_of_server(scenario) > 1
         count = scenario.gpus or ranks_of_server(scenario)
         if not self.machines.strip():
             faults.require(
@@ -64,14 +72,14 @@ class Question(NamedTuple):
             faults.require(count <= MOST_OF_ONE, "gpus (--gpus)", count, f"at most {MOST_OF_ONE} to lay out")
             return [Machine(own, count)]
         if self.machines.strip().lower() == ANY:
-            return [Machine(name, count) for name in gpu_names()]
+            return [Machine(name, count if stated else usual(scenario, name)) for name in gpu_names()]
         found = []
         for word in filter(None, map(str.strip, self.machines.split(","))):
             hit = _MACHINE.fullmatch(word)
             name = hit[2] if hit else word
             known = name in gpu_names() or name == own
-            faults.require(known, "--machines", word, f"8xH200 or the like; {nearest(name, gpu_names())}")
-            gpus = int(hit[1]) if hit and hit[1] else count
+            faults.require(known, "--machines", word, f"8xH200 or the like, of {nearest(name, gpu_names())}")
+            gpus = int(hit[1]) if hit and hit[1] else count if stated or not known else usual(scenario, name)
             faults.require(1 <= gpus <= MOST_OF_ONE, "--machines", word, f"1 to {MOST_OF_ONE} GPUs")
             found.append(Machine(name, gpus))
         faults.require(bool(found), "--machines", self.machines, "at least one, such as 8xH200")
@@ -123,6 +131,30 @@ class Question(NamedTuple):
         if self.kv_dtypes.strip().lower() == ANY:
             return list(FORMATS)
         return [word.strip() for word in self.kv_dtypes.split(",") if word.strip()]
+
+
+def usual(scenario: Scenario, gpu: str) -> int:
+    """Return how many GPUs of a kind to try where nobody said: 8, or the power of two that holds the checkpoint."""
+    asked = scenario.gpu if gpu == gpu_name(scenario) else gpu
+    capacity_bytes = (load_gpu(asked) if isinstance(asked, str) else asked).hbm.capacity_bytes
+    one = changed(scenario, gpu=asked, engine=_versioned(scenario.engine), load=Load(), observed=Observed())
+    weights_bytes = attempt(one, whole=False).value("weights.checkpoint_bytes") or 0
+    return next(
+        (count for count in powers(MOST_GPUS) if count >= USUAL and count * capacity_bytes > weights_bytes), USUAL
+    )
+
+
+def first_machine(text: str) -> str:
+    """Return the GPU of the first machine named, the catalog's first where none is known."""
+    hits = (_MACHINE.fullmatch(word.strip()) for word in text.split(","))
+    return next((hit[2] for hit in hits if hit and hit[2] in gpu_names()), gpu_names()[0])
+
+
+def first_engine(text: str) -> str:
+    """Return the first engine named that is one, the first of all where none is."""
+    words = (word.strip() for word in text.split(","))
+    return next((word for word in words if word.partition("@")[0].lower().replace("trtllm", "tensorrt-llm") in READ),
+                next(iter(READ)))  # fmt: skip
 
 
 def _versioned(engine: Engine) -> Engine:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dsa_ledger.account.deploy import ranks_of_server
-from dsa_ledger.errors import BadInput, Fault, NotModelled
-from dsa_ledger.matrix import WORDS
+from dsa_ledger.errors import BadInput, Fault, NotModelled, Said, Words
 from dsa_ledger.plan.answers import need_context
-from dsa_ledger.plan.growth import concurrency, first_to_break, step_seconds
-from dsa_ledger.plan.layouts import Layout, layouts, powers, whole_experts
-from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL, Outcome, attempt, changed
-from dsa_ledger.schema import Load, Observed
+from dsa_ledger.plan.layouts import powers
+from dsa_ledger.plan.outcome import POOL, attempt
+from dsa_ledger.plan.tried import Deployment, Machine, tried
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsa_ledger.schema import Engine, Scenario
 
@@ -25,75 +22,32 @@ Goal = Literal["requests", "context", "step", "gpus"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 MOST_GPUS = 64
 MOST_WHOLE = 64
-BEFORE_STEP = 3  # parts of the sort key by requests that stand before the step time
+BEFORE_STEP = 2  # parts of the sort key by requests that stand before the step time
 FORMATS = ("auto", "bf16", "fp8", "fp8_ds_mla", "nvfp4")
-
-
-class Machine(NamedTuple):
-    """So many GPUs of one kind."""
-
-    gpu: str
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """One layout on one machine, with its outcome and the figures it is ranked by."""
-
-    machine: Machine
-    layout: Layout
-    outcome: Outcome
-
-    @property
-    def requests(self) -> int:
-        """Return the requests of the asked context that all servers run at once."""
-        ledger = self.outcome.ledger
-        return self.layout.servers * concurrency(ledger) if ledger is not None else 0
-
-    @property
-    def longest(self) -> int:
-        """Return the longest request [tokens]."""
-        return int(self.outcome.value("pool.longest_request_tokens") or 0)
-
-    @property
-    def gpus(self) -> int:
-        """Return the GPUs of one server."""
-        return self.layout.ranks
-
-    @property
-    def pessimistic_s(self) -> float | None:
-        """Return the step time's upper end [s], or None where none is modelled."""
-        return None if self.outcome.ledger is None else step_seconds(self.outcome.ledger, "high")
-
-    @property
-    def least_step_s(self) -> float | None:
-        """Return the step time's lower end [s], or None where none is modelled."""
-        return None if self.outcome.ledger is None else step_seconds(self.outcome.ledger, "low")
-
-    @property
-    def time_is_certain(self) -> bool:
-        """Tell whether the step time is one figure, not an interval and not missing."""
-        return self.pessimistic_s is not None and self.pessimistic_s == self.least_step_s
-
-    @property
-    def breaks(self) -> str:
-        """Return what gives way first."""
-        return first_to_break(self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The deployments that fit in order of the goal, and why the others do not."""
+    """The deployments that fit in order of the goal, and why the others do not.
+
+    `best` starts with the first of each machine (`leaders` of them). The pools of `short` hold the load, memory outside
+    them is short. `refused` counts by reason, told as the first was; `nearest` says for each machine without a best
+    one what came nearest.
+    """
 
     scenario: Scenario
     goal: Goal
     machines: tuple[Machine, ...]
     tried: int
     best: tuple[Deployment, ...]
+    short: tuple[Deployment, ...]
     refused: tuple[tuple[str, int], ...]
     near_misses: tuple[Deployment, ...]
     most_step_s: float | None = None
     too_slow: tuple[Deployment, ...] = ()
+    leaders: int = 0
+    nearest: tuple[Deployment, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)
 
 
 def rank(
@@ -105,39 +59,80 @@ def rank(
     *,
     top: int = 10,
     most_step_s: float | None = None,
+    prices: Mapping[str, float] | None = None,
 ) -> Ranking:
     """Return the ranking; the load asked is that of all servers together (BadInput, NotModelled where none answers).
 
     The first `top` deployments carry whole ledgers, the others what decides whether they fit. With a longest step time
     only those are left out that are slower at the lower end already; the sure ones come first, the unknown ones last.
+    `prices` are those of one GPU an hour, by GPU.
     """
-    found = list(_tried(scenario, machines, engines, formats))
-    fits = [one for one in found if one.outcome.fits]
+    found = list(tried(scenario, machines, engines, formats))
+    holds = [one for one in found if one.outcome.holds]
     if goal == "step" or most_step_s is not None:
-        fits = [_whole(one) for one in fits]
-    slow = [one for one in fits if most_step_s is not None and (one.least_step_s or 0.0) > most_step_s]
-    fits = [one for one in fits if one not in slow]
-    short = [one for one in found if one.outcome.ledger is not None and not one.outcome.fits]
-    refused = Counter(_short_reason(one.outcome.reason) for one in found if one.outcome.ledger is None)
-    if found and len(refused) and not fits and not short:
+        holds = [_whole(one) for one in holds]
+    slow = [one for one in holds if most_step_s is not None and (one.least_step_s or 0.0) > most_step_s]
+    holds = [one for one in holds if one not in slow]
+    misses = [one for one in found if one.outcome.ledger is not None and not one.outcome.holds]
+    refused = [one for one in found if one.outcome.ledger is None]
+    if len(refused) == len(found) > 0:
         _raise_all_refused(found)
-    if goal == "step" and not any(one.pessimistic_s is not None for one in fits) and fits:
-        raise NotModelled("step time", fits[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
-    best = sorted(fits, key=lambda one: order(one, goal, most_step_s))
-    first = _decided_by_step(best, goal, top)
-    best[:first] = sorted((_whole(one) for one in best[:first]), key=lambda one: order(one, goal, most_step_s))
-    short.sort(key=_missing_share)
+    if goal == "step" and not any(one.pessimistic_s is not None for one in holds) and holds:
+        raise NotModelled("step time", holds[0].outcome.scenario.engine.name, "no layout has one; rank by another goal")
+
+    def settled(some: list[Deployment], top: int) -> list[Deployment]:
+        ordered = sorted(some, key=lambda one: order(one, goal, most_step_s))
+        first = _decided_by_step(ordered, goal, top)
+        whole = (_whole(one) for one in ordered[:first])
+        return [*sorted(whole, key=lambda one: order(one, goal, most_step_s)), *ordered[first:]]
+
+    fits = [one for one in holds if one.outcome.fits]
+    groups = [[one for one in fits if one.machine == machine] for machine in dict.fromkeys(machines)]
+    first = settled([settled(group, 1)[0] for group in groups if group], top)
+    led = {id_of(one) for one in first}
+    others = settled([one for one in fits if id_of(one) not in led], max(top - len(first), 0))
+    short = settled([one for one in holds if not one.outcome.fits], top)
+    misses.sort(key=lambda one: (_missing_share(one), -(one.outcome.value("memory.free_after_bytes") or 0)))
+    slow.sort(key=lambda one: one.least_step_s or 0.0)
+    served = {one.machine for one in first}
+    behind = [*slow, *short, *misses, *refused]
     return Ranking(
-        scenario,
-        goal,
-        tuple(machines),
-        len(found),
-        tuple(best),
-        tuple(refused.most_common()),
-        tuple(short),
-        most_step_s,
-        tuple(sorted(slow, key=lambda one: one.least_step_s or 0.0)),
+        scenario=scenario,
+        goal=goal,
+        machines=tuple(machines),
+        tried=len(found),
+        best=(*first, *others),
+        short=tuple(short),
+        refused=_counted(refused),
+        near_misses=tuple(misses),
+        most_step_s=most_step_s,
+        too_slow=tuple(slow),
+        leaders=len(first),
+        nearest=tuple(
+            next(one for one in behind if one.machine == machine)
+            for machine in dict.fromkeys(one.machine for one in found)
+            if machine not in served
+        ),
+        prices=prices or {},
     )
+
+
+def id_of(one: Deployment) -> tuple[Any, ...]:
+    """Return what tells a deployment from all others of a ranking."""
+    asked = one.outcome.scenario
+    return (one.machine, one.layout.servers, asked.sharding, asked.engine, asked.kv_dtype)
+
+
+def _counted(refused: Iterable[Deployment]) -> tuple[tuple[str, int], ...]:
+    """Return refusals by reason, most first; reasons that differ in their digits only are one, told as the first is."""
+    firsts: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for one in refused:
+        reason = one.outcome.reason.partition("; ")[0]
+        kind = re.sub(r"[0-9]+", "#", reason)
+        firsts.setdefault(kind, reason)
+        counts[kind] += 1
+    return tuple((firsts[kind], count) for kind, count in counts.most_common())
 
 
 def _decided_by_step(best: Sequence[Deployment], goal: Goal, top: int) -> int:
@@ -153,75 +148,6 @@ def _decided_by_step(best: Sequence[Deployment], goal: Goal, top: int) -> int:
 def _whole(one: Deployment) -> Deployment:
     """Return a deployment with its whole ledger."""
     return replace(one, outcome=attempt(one.outcome.scenario))
-
-
-def _tried(
-    scenario: Scenario, machines: Iterable[Machine], engines: Sequence[Engine], formats: Sequence[str]
-) -> Iterator[Deployment]:
-    """Yield every deployment; formats innermost, because they share the weights of a layout."""
-    for machine in machines:
-        as_seen = machine == Machine(gpu_name(scenario), ranks_of_server(scenario))
-        gpu = scenario.gpu if machine.gpu == gpu_name(scenario) else machine.gpu
-        for engine in engines:
-            cuts = list(layouts(engine.name, machine.gpus))
-            asked = scenario.model_copy(update={"engine": engine, "gpu": gpu, "gpus": None, "observed": Observed()})
-            words, refused = _words(asked, machine, cuts[-1], formats)
-            yield from refused
-            whole: set[int] = set()  # slices of the experts that would cut a quantisation block
-            for layout in cuts:
-                seen = as_seen and layout.sharding == scenario.sharding.model_copy(update={"ep": 1})
-                update = {"sharding": layout.sharding, "load": _share(scenario, layout)}
-                update |= {"observed": scenario.observed} if seen else {}
-                for word in words:
-                    yield _one(machine, layout, asked.model_copy(update=update | {"kv_dtype": word}), whole)
-
-
-def _words(
-    asked: Scenario, machine: Machine, layout: Layout, formats: Sequence[str]
-) -> tuple[list[str], list[Deployment]]:
-    """Return the words that mean records of their own here, and the outcomes of those that the engine refuses."""
-    kept: dict[Any, str] = {}
-    refused: list[Deployment] = []
-    ranks = machine.gpus if asked.engine.name == "tensorrt-llm" else min(8, machine.gpus)
-    plain = layout.sharding.model_copy(update={"tp": ranks, "pp": 1, "dcp": 1, "dp_attention": 1, "ep": ranks})
-    for word in dict.fromkeys(WORDS.get(word.lower(), {}).get(asked.engine.name, word) for word in formats):
-        probe = asked.model_copy(update={"kv_dtype": word, "sharding": plain, "load": Load()})
-        outcome = attempt(probe, whole=False)
-        if outcome.ledger is None and "kv_dtype" in outcome.reason:
-            refused.append(Deployment(machine, layout, outcome))
-        else:
-            kept.setdefault(outcome.value("record.main_kv_bytes") or word, word)
-    return list(kept.values()), refused
-
-
-def _one(machine: Machine, layout: Layout, asked: Scenario, whole: set[int]) -> Deployment:
-    """Return a layout's outcome, with whole experts where the engine does not take slices of them.
-
-    `whole` remembers into how many slices experts cannot be cut.
-    """
-    cut, name = layout.sharding, asked.engine.name
-    slices = cut.tp * (cut.dp_attention if name == "vllm" else 1)
-    sliced = None
-    if slices not in whole:
-        sliced = Deployment(machine, layout, attempt(asked, whole=False))
-        if sliced.outcome.ledger is not None or slices == 1:
-            return sliced
-    cut = whole_experts(name, cut)
-    other = Deployment(machine, layout._replace(sharding=cut), attempt(changed(asked, sharding=cut), whole=False))
-    if sliced is not None and other.outcome.ledger is None:
-        return sliced
-    whole.add(slices)
-    return other
-
-
-def _share(scenario: Scenario, layout: Layout) -> Any:
-    """Return the load of one server: the fullest one's part of the requests."""
-    return scenario.load.model_copy(update={"batch": -(-scenario.load.batch // layout.servers), "new_tokens": None})
-
-
-def gpu_name(scenario: Scenario) -> str:
-    """Return the name of the scenario's GPU."""
-    return scenario.gpu if isinstance(scenario.gpu, str) else scenario.gpu.name
 
 
 def smallest_machines(
@@ -249,16 +175,14 @@ def order(one: Deployment, goal: Goal, most_step_s: float | None = None) -> tupl
     worst = one.pessimistic_s
     step = (worst is None, worst or 0.0)
     sure = 0 if most_step_s is None else 2 if worst is None else int(worst > most_step_s)
-    headroom = min(int(one.outcome.value(key) or 0) for key in (HEADROOM, PREFILL))
-    short = headroom < 0  # it would run out of memory outside the pool: behind all that would not
-    tie = (one.gpus, one.layout.sharding.pp, one.layout.sharding.dcp, -headroom)
+    tie = (one.gpus, one.layout.sharding.pp, one.layout.sharding.dcp, -(one.outcome.left_bytes or 0))
     if goal == "context":
-        return (sure, short, -one.longest, -one.requests, *tie)
+        return (sure, -one.longest, -one.requests, *tie)
     if goal == "step":
-        return (sure, short, *step, -one.requests, *tie)
+        return (sure, *step, -one.requests, *tie)
     if goal == "gpus":
-        return (sure, short, one.machine.gpus, one.gpus, -one.requests, *tie)
-    return (sure, short, -one.requests, *step, -one.longest, *tie)
+        return (sure, one.machine.gpus, one.gpus, -one.requests, *tie)
+    return (sure, -one.requests, *step, -one.longest, *tie)
 
 
 def _missing_share(one: Deployment) -> float:
@@ -269,13 +193,6 @@ def _missing_share(one: Deployment) -> float:
     return float(1.0 - min(ledger[POOL] / max(ledger["load.needed_tokens"], 1), 1.0))
 
 
-def _short_reason(reason: str) -> str:
-    """Return a reason without its numbers, so that refusals of one kind are counted together."""
-    first = reason.partition("; ")[0]
-    path, _, expected = first.partition(": ")
-    return f"{path}: {re.sub(r'[0-9]+', 'N', expected.rpartition(': ')[2] or expected)}"[:120]
-
-
 def _raise_all_refused(found: Sequence[Deployment]) -> None:
     """Raise what all deployments are refused for, where not one of them can be worked out."""
     reasons = Counter(one.outcome.reason for one in found)
@@ -283,5 +200,6 @@ def _raise_all_refused(found: Sequence[Deployment]) -> None:
     if len(gaps) == len(found):
         raise NotModelled("every layout", found[0].outcome.scenario.engine.name, reasons.most_common(1)[0][0])
     raise BadInput(
-        [Fault("plan", reason, f"refused so for {count} layouts") for reason, count in reasons.most_common(3)]
+        Fault("plan", Words(f"{count} layout{'s' if count > 1 else ''}"), Said(f"refused: {reason}"))
+        for reason, count in reasons.most_common(3)
     )

@@ -34,6 +34,19 @@ def budgets(ledger: Ledger) -> Iterator[tuple[str, list[Part]]]:
         yield title, _parts(ledger, prefix)
 
 
+def fullest(ledger: Ledger) -> Iterator[tuple[str, list[Part]]]:
+    """Yield the one rank, or of the pipeline stages that with the least memory left."""
+    found = list(budgets(ledger))
+    if not found:
+        return
+
+    def left_bytes(parts: list[Part]) -> int:
+        return -parts[-1].value_bytes if parts[-1].title == "missing" else parts[-1].value_bytes
+
+    title, parts = min(found, key=lambda one: left_bytes(one[1]))
+    yield title + (f", the fullest of {len(found)}" if len(found) > 1 else ""), parts
+
+
 def _parts(ledger: Ledger, prefix: str) -> list[Part]:
     capacity = int(ledger[CAPACITY])
     found = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from dsa_ledger.claims import Answered
 
-LINE_WIDTH = 100
+LINE_WIDTH = 80
 VERDICTS = {"holds": "hold", "corrected": "are corrected", "depends": "depend on engine, version or GPU"}
 
 

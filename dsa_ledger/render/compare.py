@@ -7,9 +7,12 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.compare import SIDES
-from dsa_ledger.explain import formula_text, origin, quantity
+from dsa_ledger.explain import formula_text
+from dsa_ledger.render.causes import cause_lines, side_texts, sides_told, title_of
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.html import Figure
 from dsa_ledger.render.words import GROUPS, headline
+from dsa_ledger.render.wrap import wrap
 from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 KEY_WIDTH, COLUMN = 29, 12
+MOST_IN_TITLE = 3
 EXACT_BELOW = 10_000_000  # so many digits fit the column; from here on the prefix says more
 HEADLINE = tuple(key for group in GROUPS for key in group.keys)
 
@@ -35,18 +39,41 @@ def comparison_text(found: Comparison, form: str, *, every: bool = False) -> str
     if form == "html":
         from dsa_ledger.render.html_ledger import comparison_page
 
-        titles = [headline(found.scenarios[side]) for side in SIDES]
-        said = [f"{field.path}: {field.a} | {field.b}" for field in found.stated]
-        said += [f"{side.upper()} does not fit: {text}" for side in SIDES for text in found.ledgers[side].shortfalls]
-        said += [f"warning of {side.upper()}: {text}" for side in SIDES for text in found.ledgers[side].warnings]
-        numbers = [{"causes": ", ".join(str(causes[place]) for place in row.causes)} for row in rows]
-        shown = [_record(found, row, causes) | number for row, number in zip(rows, numbers, strict=True)]
+        stated = [f"{field.path}: {field.a} | {field.b}" for field in found.stated]
+        lists = [("Stated differently, A | B", stated)]
+        lists += [(f"{side.upper()} does not fit", found.ledgers[side].shortfalls) for side in SIDES]
+        lists += [(title[0].upper() + title[1:], said) for title, said in said_by(found)]
+        told: dict[str, str] = {}
         why = [
-            f"{number}: {found.causes[place].keys[0]}: {' | '.join(side_texts(found.causes[place]))}"
+            f"{number}: {title_of(found.causes[place])}; " + "; ".join(sides_told(number, found.causes[place], told))
             for place, number in causes.items()
         ]
-        return comparison_page(titles, shown, why, said)
+        sides = [headline(found.scenarios[side]) for side in SIDES]
+        title = "Compared: " + (", ".join(stated[:MOST_IN_TITLE]) or "nothing is stated differently")
+        return comparison_page(title, sides, [_cells(row, causes) for row in rows], why, lists)
     return _md(found, rows, causes) if form == "md" else _table(found, rows, causes, every=every)
+
+
+def _cells(row: Row, causes: Mapping[int, int]) -> dict[str, Any]:
+    """Return a row for people: values with their units, causes in order."""
+    entry = row.a or row.b
+    unit = entry.unit if entry else Unit.COUNT
+    return {
+        "key": row.key,
+        **{side.upper(): _figure(getattr(row, side)) for side in SIDES},
+        "B - A": Figure(
+            "-" if row.difference is None else f"{'+' * (row.difference > 0)}{brief(row.difference, unit)}"
+        ),
+        "B / A": Figure("-" if row.ratio is None else _ratio(row.ratio)),
+        "causes": _runs(sorted(causes[place] for place in row.causes)),
+    }
+
+
+def _figure(entry: Entry | None) -> str:
+    if entry is None:
+        return "-"
+    number = isinstance(entry.value, int | float) and not isinstance(entry.value, bool)
+    return Figure(brief(entry.value, entry.unit)) if number else str(entry.value)
 
 
 def rows_shown(found: Comparison, *, every: bool) -> list[Row]:
@@ -100,14 +127,24 @@ def _table(found: Comparison, rows: Sequence[Row], causes: Mapping[int, int], *,
         lines += ["", title] if alone else []
         lines += [line for row in alone for line in _row(row, causes)]
     lines += ["", "causes"] if causes else []
+    told: dict[str, str] = {}
     for place, number in causes.items():
-        lines += _cause(number, found.causes[place])
+        lines += cause_lines(number, found.causes[place], told)
     more = len(found.rows) - len(rows)
     rest = "" if every or not more else f"; {more:,} more differ, shown with --all"
     lines += ["", f"{found.equal:,} entries are equal{rest}"]
-    for side in SIDES:
-        lines += _sentences(f"warnings of {side.upper()}", found.ledgers[side].warnings)
+    for title, sentences in said_by(found):
+        lines += _sentences(title, sentences)
     return "\n".join(lines) + "\n"
+
+
+def said_by(found: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """Yield the warnings, those that both sides have once."""
+    of = {side: found.ledgers[side].warnings for side in SIDES}
+    both = [text for text in of["a"] if text in of["b"]]
+    yield "warnings of A and B", both
+    for side in SIDES:
+        yield f"warnings of {side.upper()}", [text for text in of[side] if text not in both]
 
 
 def _stated(found: Comparison) -> list[str]:
@@ -157,42 +194,10 @@ def _signed(value: float, unit: Unit) -> str:
     return f"{'-' if value < 0 else '+'}{_short(abs(value), unit)}"
 
 
-def _cause(number: int, cause: Cause) -> Iterator[str]:
-    """Yield the lines of one cause: its keys, then value, formula and source of each side."""
-    says = ["stated by the scenario"] if cause.kind == "scenario" else []
-    says += ["on one side only"] if cause.differs == "presence" else []
-    first, *also = cause.keys
-    title = first + (f" ({', '.join(says)})" if says else "") + (f"; also {', '.join(also[:3])}" if also else "")
-    title += f" and {len(also) - 3} more" if len(also) > 3 else ""  # noqa: PLR2004 - so many were named
-    yield from textwrap.wrap(title, WIDTH, initial_indent=f"{number:>3} ", subsequent_indent="    ")
-    for side, text in zip(SIDES, side_texts(cause), strict=True):
-        yield from textwrap.wrap(
-            f"{side.upper()} {text}", WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False
-        )
-    if cause.kind != "scenario" and cause.a and cause.b and cause.a.source == cause.b.source:
-        yield "    (one source for both: it follows from what is stated differently)"
-
-
-def side_texts(cause: Cause) -> tuple[str, str]:
-    """Return value, formula and source of each side of a cause."""
-    return _side(cause, cause.a, cause.b), _side(cause, cause.b, cause.a)
-
-
-def _side(cause: Cause, entry: Entry | None, other: Entry | None) -> str:
-    if entry is None:
-        return "no such entry"
-    formula = formula_text(entry) if cause.differs == "formula" else None
-    made = f" = {textwrap.shorten(formula, 120, placeholder=' ...')}" if formula else ""
-    if cause.differs == "input" and other:  # the same formula: what it takes is what tells the two apart
-        own = [used for _, used in entry.inputs if used not in dict(other.inputs).values()]
-        made = f" with {', '.join(own)}" if own else ""
-    return f"{quantity(entry)}{made}  {origin(entry.source)}"
-
-
 def _sentences(title: str, sentences: Sequence[str]) -> list[str]:
     if not sentences:
         return []
-    wrapped = (textwrap.wrap(text, WIDTH, initial_indent=" - ", subsequent_indent="   ") for text in sentences)
+    wrapped = (wrap(text, " - ", "   ") for text in sentences)
     return ["", title, *(line for lines in wrapped for line in lines)]
 
 
@@ -222,13 +227,9 @@ def _md(found: Comparison, rows: Sequence[Row], causes: Mapping[int, int]) -> st
         lines.append(f"{number}. `{'`, `'.join(cause.keys)}` ({cause.kind})")
         lines += [f"   - {side.upper()}: {text}" for side, text in zip(SIDES, side_texts(cause), strict=True)]
     lines += ["", f"{found.equal:,} entries are equal."]
-    for side in SIDES:
-        for title, sentences in (
-            ("does not fit", found.ledgers[side].shortfalls),
-            ("warnings", found.ledgers[side].warnings),
-        ):
-            if sentences:
-                lines += ["", f"## {side.upper()}: {title}", "", *(f"- {sentence}" for sentence in sentences)]
+    unfit = [(f"{side.upper()}: does not fit", found.ledgers[side].shortfalls) for side in SIDES]
+    for title, sentences in (*unfit, *said_by(found)):
+        lines += ["", f"## {title}", "", *(f"- {sentence}" for sentence in sentences)] if sentences else []
     return "\n".join(lines) + "\n"
 
 

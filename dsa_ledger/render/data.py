@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.explain import explained, formula_text, reached
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dsa_ledger.ledger import Entry, Ledger
     from dsa_ledger.schema import Scenario
 
+WIDTH = 80
 CONTRACT = 1  # version of the JSON answers
 COLUMNS = ("key", "value", "unit", "formula", "inputs", "source_kind", "source_ref", "source_date", "note")
 
@@ -142,8 +144,20 @@ def rows_md(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def explanation_plain(ledger: Ledger, key: str, levels: int | None = None) -> str:
-    """Return the walk from an entry to its givens, indented, as many levels as asked."""
-    return "".join(f"{'  ' * depth}{line}\n" for depth, line in explained(ledger, key, levels))
+    """Return the walk from an entry to its givens, indented, as many levels as asked; lines go on below themselves."""
+    return "".join(wrapped(line, "  " * depth) for depth, line in explained(ledger, key, levels))
+
+
+def wrapped(text: str, start: str = "", below: str = "    ") -> str:
+    """Return text in lines of at most 80 columns behind `start`, what does not fit hanging `below`.
+
+    A word that is longer alone, such as a key, is not broken: it is to be copied.
+    """
+    hanging = " " * len(start) + below
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=start, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def explanation_md(ledger: Ledger, key: str, levels: int | None = None) -> str:

@@ -39,7 +39,7 @@ def mix_text(scenario: Scenario, workload: Workload, found: Mix, form: str) -> s
         ("in the pool once for all", f"{found.shared_tokens:,} tokens"),
         (
             "at once on the server",
-            f"{found.requests:,} requests on average, {found.all_longest:,} if all are the longest",
+            f"{found.requests:,} requests on average, {found.all_longest:,} of the longest",
         ),
         ("found in the cache", f"{found.cached_share:.1%} of the prompt tokens"),
         ("index-K read a step and request", brief(found.mean_step_read_bytes, Unit.BYTES_PER_STEP)),
@@ -109,7 +109,13 @@ def _pair(low: str, high: str) -> str:
 
 
 def _lines(rows: list[tuple[str, str]]) -> list[str]:
-    return [f"  {title:<{TITLE_WIDTH}}{text}" for title, text in rows]
+    return [
+        line
+        for title, text in rows
+        for line in textwrap.wrap(
+            text, WIDTH, initial_indent=f"  {title:<{TITLE_WIDTH}}", subsequent_indent=" " * (TITLE_WIDTH + 2)
+        )
+    ]
 
 
 def _json(scenario: Scenario, name: str, figures: dict[str, Any]) -> str:

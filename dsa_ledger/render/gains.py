@@ -7,14 +7,19 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.plan.launch import command
+from dsa_ledger.plan.outcome import DCP_TIME
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
 from dsa_ledger.render.words import headline
+from dsa_ledger.render.wrap import wrap
 from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from dsa_ledger.plan.gains import Figures, Gain, Gains
 
 WIDTH = 80
+NAME_WIDTH = 34
 
 
 def gains_text(found: Gains, form: str) -> str:
@@ -26,36 +31,82 @@ def gains_text(found: Gains, form: str) -> str:
             "scenario": found.scenario.model_dump(mode="json", by_alias=True),
             "before": found.before._asdict(),
             "changes": records,
-            "refused": found.refused,
+            "pairs": [_record(gain) for gain in found.pairs],
+            "without_gain": [_record(gain) for gain in found.losses],
+            "refused": [{"change": name, "reason": reason} for name, reason in found.refused],
         }
         return json.dumps(whole, indent=1) + "\n"
+    records += [_record(gain) for gain in found.pairs]
     if form == "csv":
         return rows_csv(records)
     if form == "md":
-        return rows_md(records) if records else "no single change alters the server\n"
-    if form == "html":
-        from dsa_ledger.render.html import page, paragraph, table
+        return rows_md(records) if records else "no change makes more room\n"
+    return _page(found) if form == "html" else _table(found)
 
-        now = {"change": "as it is"} | found.before._asdict()
-        rows = [now, *({name: record[name] for name in (*now, "price")} for record in records)]
-        rows[0]["price"] = ""
-        return page(headline(found.scenario), paragraph(f"{found.refused} changes are refused here"), table(rows))
+
+def _page(found: Gains) -> str:
+    from dsa_ledger.render.html import Figure, heading, listed, page, table
+
+    def row(name: str, one: Figures, price: str) -> dict[str, Any]:
+        figures = {"tokens": one.system_tokens, "requests": one.requests, "step time": Figure(_step(one))}
+        return {"change": name, **(figures if _stated(found) else {"tokens": one.system_tokens}), "price": price}
+
+    def rows(gains: Sequence[Gain]) -> list[dict[str, Any]]:
+        return [row(gain.change.name, gain.after, gain.change.price) for gain in gains]
+
+    parts = [table([row("as it is", found.before, ""), *rows(found.found)], stacked=True)]
+    if found.pairs:
+        parts += [heading("Two changes that hold the load together"), table(rows(found.pairs), stacked=True)]
+    parts.append(listed("To know", [text for text in (_of_a_length(found), _of_dcp(found)) if text]))
+    parts.append(listed("No more tokens from", [gain.change.name for gain in found.losses]))
+    parts.append(listed("Refused here", [f"{name}: {reason}" for name, reason in found.refused]))
+    return page(headline(found.scenario), *parts)
+
+
+def _table(found: Gains) -> str:
+    stated = _stated(found)
     lines = [*textwrap.wrap(headline(found.scenario), WIDTH), ""]
-    lines.append(f"{'':34}{'tokens':>13}{'requests':>10}{'step time':>20}")
-    lines.append(f"{'as it is':<34}{_figures(found.before)}")
-    for gain in found.found:
-        name = gain.change.name
-        lines += [name, " " * 34 + _figures(gain.after)] if len(name) > 33 else [f"{name:<34}{_figures(gain.after)}"]  # noqa: PLR2004 - the column
-        lines += textwrap.wrap(f"   {gain.change.price}", WIDTH, subsequent_indent="   ")
-        if gain.outcome.why_not:
-            why = gain.outcome.why_not.partition(";")[0]
-            lines += textwrap.wrap(f"   the load does not fit: {why}", WIDTH, subsequent_indent="   ")
-    lines += ["", f"{found.refused} changes are refused by this release, GPU or layout"]
+    lines.append(f"{'':{NAME_WIDTH}}{'tokens':>13}{'requests':>10}{'step time':>20}")
+    lines.append(f"{'as it is':<{NAME_WIDTH}}{_figures(found.before, stated=stated)}")
+    lines += [line for gain in found.found for line in _gain(gain, stated=stated)]
+    lines += [] if found.found else ["no single change makes more room"]
+    if found.pairs:
+        lines += ["", "two changes together hold the load:"]
+        lines += [line for gain in found.pairs for line in _gain(gain, stated=stated)]
+    for text in (_of_a_length(found), _of_dcp(found)):
+        lines += ["", *wrap(text)] if text else []
+    if found.losses:
+        lines += ["", *wrap(f"no more tokens from: {', '.join(gain.change.name for gain in found.losses)}", "", "  ")]
+    lines += ["", "refused here"] if found.refused else []
+    lines += [line for name, reason in found.refused for line in wrap(f" - {name}: {reason}", "", "   ")]
     return "\n".join(lines) + "\n"
 
 
-def _figures(one: Figures) -> str:
-    return f"{one.system_tokens:>13,}{one.requests:>10,}{_step(one):>20}"
+def _stated(found: Gains) -> bool:
+    return found.scenario.load.context is not None
+
+
+def _of_a_length(found: Gains) -> str:
+    return "" if _stated(found) else "requests and step time are of a length: give --context"
+
+
+def _of_dcp(found: Gains) -> str:
+    return DCP_TIME if any(gain.change.scenario.sharding.dcp > 1 for gain in (*found.found, *found.pairs)) else ""
+
+
+def _gain(gain: Gain, *, stated: bool) -> Iterator[str]:
+    name = gain.change.name
+    shown = _figures(gain.after, stated=stated)
+    yield from [name, " " * NAME_WIDTH + shown] if len(name) >= NAME_WIDTH else [f"{name:<{NAME_WIDTH}}{shown}"]
+    yield from textwrap.wrap(f"   {gain.change.price}", WIDTH, subsequent_indent="   ")
+    if gain.outcome.why_not:
+        why = gain.outcome.why_not.partition(";")[0]
+        yield from textwrap.wrap(f"   the load does not fit: {why}", WIDTH, subsequent_indent="   ")
+
+
+def _figures(one: Figures, *, stated: bool) -> str:
+    requests = f"{one.requests:,}" if stated else "-"
+    return f"{one.system_tokens:>13,}{requests:>10}{_step(one) if stated else '-':>20}"
 
 
 def _step(one: Figures) -> str:

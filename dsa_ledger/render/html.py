@@ -43,8 +43,15 @@ h1{font-size:1.35rem;line-height:1.25;margin:.2em 0}h2{font-size:1.1rem;margin:1
 th,td{padding:.2em .7em .2em 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
 th{font-weight:600;white-space:nowrap}td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 pre,code{font:.85rem/1.4 ui-monospace,monospace}pre{background:var(--soft);padding:.7em;white-space:pre-wrap}
-details{border-bottom:1px solid var(--rule);padding:.25em 0}summary{cursor:pointer;display:flex;gap:1em;flex-wrap:wrap}
-summary code{flex:1 1 16em}summary b{font-variant-numeric:tabular-nums}
+pre.text{white-space:pre;overflow-x:auto;overflow-wrap:normal}
+details{border-bottom:1px solid var(--rule);padding:.25em 0}summary{cursor:pointer}
+.row summary{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1.1fr) 6em;gap:0 1em}
+.row b{font-variant-numeric:tabular-nums;text-align:right}
+@media (max-width:600px){.row summary{grid-template-columns:minmax(0,1fr) 6em}.row summary code{grid-column:1/3}
+.stack thead{display:none}.stack,.stack tbody,.stack tr,.stack td{display:block;width:100%}
+.stack tr{border-bottom:1px solid var(--rule);padding:.5em 0}
+.stack td,.stack td.n{border:0;display:flex;gap:1em;justify-content:space-between;text-align:right;white-space:normal}
+.stack td::before{content:attr(data-of);color:var(--faint);text-align:left}}
 .bar{display:flex;height:28px;border:1px solid var(--rule);margin:.4em 0}.bar div{min-width:1px}
 .key{display:flex;flex-wrap:wrap;gap:.2em 1.2em;font-size:.9rem;padding:0;margin:0;list-style:none}
 .key i{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border:1px solid var(--rule)}
@@ -79,8 +86,8 @@ def page(title: str, *parts: str) -> str:
 
 
 def text_page(title: str, text: str) -> str:
-    """Return a page that shows text as it is."""
-    return page(title, f"<pre>{escape(text)}</pre>")
+    """Return a page that shows text as it is, its columns kept: a line too long for the screen scrolls in its box."""
+    return page(title, f'<pre class="text">{escape(text)}</pre>')
 
 
 def heading(text: str, says: str = "") -> str:
@@ -104,8 +111,13 @@ def command_block(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def table(rows: Sequence[Mapping[str, Any]], show: Callable[[str, Any], str] | None = None) -> str:
-    """Return records as a table that scrolls sideways where it must; numbers to the right."""
+def table(
+    rows: Sequence[Mapping[str, Any]], show: Callable[[str, Any], str] | None = None, *, stacked: bool = False
+) -> str:
+    """Return records as a table that scrolls sideways where it must; numbers to the right.
+
+    A `stacked` one has on a phone a line for each cell, with the column's name, so that nothing lies off the screen.
+    """
     if not rows:
         return ""
     said = show or (lambda _, value: cell(value))
@@ -113,25 +125,32 @@ def table(rows: Sequence[Mapping[str, Any]], show: Callable[[str, Any], str] | N
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td class="n">{escape(said(name, value))}</td>'
-            if _is_number(value)
-            else f"<td>{escape(said(name, value))}</td>"
+            f'<td class="{"n" if _is_number(value) else "w"}" data-of="{escape(name)}">{escape(said(name, value))}</td>'
             for name, value in row.items()
         )
         + "</tr>"
         for row in rows
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = "stack" if stacked else "plain"
+    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+class Figure(str):
+    """A number with its unit, set as numbers are."""
+
+    __slots__ = ()
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | Figure) and not isinstance(value, bool)
 
 
 def cell(value: Any) -> str:
-    """Return a value for people: grouped digits, yes and no, a dash for nothing."""
+    """Return a value for people: grouped digits, yes and no, a dash for nothing, lists joined by +."""
     if value is None:
         return "-"
+    if isinstance(value, list | tuple):
+        return "+".join(map(str, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from dsa_ledger.plan.curves import Point
     from dsa_ledger.schema import Scenario
 
+WALK_LEVELS = 3  # of a row's inputs: a page of every walk to its end is a megabyte
+OPENS = "A row opens three levels down; the table of all entries, at the end, has each one's formula and source."
+
 
 def ledger_page(scenario: Scenario, ledger: Ledger) -> str:
     """Return the ledger with its memory bars, curves over the context, and every headline row down to its sources."""
     parts = [html.paragraph(scenario.title, "faint"), html.listed("Does not fit", ledger.shortfalls, "bad")]
     parts += [html.memory_bar(f"memory {title}", found) for title, found in budgets(ledger)]
     parts.append(curves(over_contexts(scenario)))
+    parts.append(html.paragraph(OPENS, "faint"))
     for group, keys in rows_of(ledger, every=False):
         parts.append(html.heading(group.title, group.says))
         parts += [_entry(ledger, key) for key in keys]
@@ -37,21 +41,25 @@ def curves(points: Sequence[Point]) -> str:
     """Return how many requests fit against their length, and the step time with its interval and floor."""
     requests = [html.Series("requests on the server", [(point.context, point.requests) for point in points])]
     drawn = html.chart(
-        "requests at once against tokens of each", requests, html.tokens_text, html.count_text, log_y=True
+        "requests at once against tokens of each (both logarithmic)",
+        requests,
+        html.tokens_text,
+        html.count_text,
+        log_y=True,
     )
     low = [(point.context, point.low_s) for point in points if point.low_s is not None and point.high_s is not None]
     high = [(point.context, point.high_s) for point in points if point.low_s is not None and point.high_s is not None]
     floor = [(point.context, point.floor_s) for point in points if point.floor_s is not None]
     series = [html.Series("step time, interval", low, high)] if low else []
     series += [html.Series("floor: bytes at the data sheet's peak", floor)] if floor else []
-    return drawn + html.chart("step time against context", series, html.tokens_text, html.seconds_text)
+    return drawn + html.chart("step time against context (logarithmic)", series, html.tokens_text, html.seconds_text)
 
 
 def _entry(ledger: Ledger, key: str) -> str:
     entry = ledger.entries[key]
-    walk = "\n".join(f"{'  ' * depth}{line}" for depth, line in explained(ledger, key))
+    walk = "\n".join(f"{'  ' * depth}{line}" for depth, line in explained(ledger, key, WALK_LEVELS))
     return (
-        f"<details><summary><code>{escape(key)}</code> <b>{escape(quantity(entry))}</b> "
+        f'<details class="row"><summary><code>{escape(key)}</code> <b>{escape(quantity(entry))}</b> '
         f'<span class="faint">{escape(ledger.weakest(key))}</span></summary><pre>{escape(walk)}</pre></details>'
     )
 
@@ -68,10 +76,13 @@ def _plain(ledger: Ledger, key: str) -> dict[str, Any]:
 
 
 def comparison_page(
-    titles: Sequence[str], rows: Sequence[dict[str, Any]], causes: Sequence[str], sentences: Sequence[str]
+    title: str,
+    sides: Sequence[str],
+    rows: Sequence[dict[str, Any]],
+    causes: Sequence[str],
+    lists: Sequence[tuple[str, Sequence[str]]],
 ) -> str:
     """Return two scenarios side by side, the causes of each difference by number under them."""
-    shown = [row | {"ratio": None if row["ratio"] is None else round(row["ratio"], 3)} for row in rows]
-    sides = "".join(html.paragraph(f"{side}: {title}") for side, title in zip("AB", titles, strict=True))
-    parts = (html.heading("Differences"), html.table(shown), html.listed("Causes", causes))
-    return html.page("A against B", sides, *parts, html.listed("To know", sentences))
+    said = "".join(html.paragraph(f"{side}: {text}") for side, text in zip("AB", sides, strict=True))
+    parts = (html.heading("Differences"), html.table(rows, stacked=True), html.listed("Causes", causes))
+    return html.page(title, said, *parts, *(html.listed(name, sentences) for name, sentences in lists))

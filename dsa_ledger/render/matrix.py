@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.matrix import COLUMNS
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.notes import Notes
+from dsa_ledger.render.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,6 @@ TITLES = {
 }
 UNITS = ("B", "B/token", "layers", "tokens", "at context")
 SHORT = {"fits": "yes", "does not fit": "no"}
-AND_SO_ON = " (figures of the first such row)"
 BOUND = (
     "<= is an upper bound: what the engine's profiling run takes off the pool is not modelled, so a yes beside it says "
     "that it may fit; --kv-bytes from a log makes it exact."
@@ -69,7 +69,7 @@ def heading(scenario: Scenario) -> str:
 
 
 def _table(found: Matrix) -> str:
-    notes: dict[str, tuple[int, str]] = {}
+    notes = Notes()
     columns = [key for key in COLUMNS if any(key in answer.figures for answer in found.answers)]
     lines = [*textwrap.wrap(heading(found.scenario), WIDTH), ""]
     lines.append(" " * NAME_WIDTH + "".join(f"{TITLES[key][0]:>{TITLES[key][1]}}" for key in columns) + "  fits")
@@ -84,11 +84,7 @@ def _table(found: Matrix) -> str:
         lines.append(_row(answer, columns, notes))
     if any(answer.pool_is_upper_bound for answer in found.answers):
         lines += ["", *textwrap.wrap(BOUND, WIDTH)]
-    lines += ["", "reasons"] if notes else []
-    for number, reason in notes.values():
-        lines += textwrap.wrap(
-            reason, WIDTH, initial_indent=f"{number:>3} ", subsequent_indent="    ", break_on_hyphens=False
-        )
+    lines += notes.lines()
     lines += _changes(found.changes)
     lines += ["", "warnings"] if found.warnings else []
     for sentence in found.warnings:
@@ -96,24 +92,16 @@ def _table(found: Matrix) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(answer: Answer, columns: Sequence[str], notes: dict[str, tuple[int, str]]) -> str:
-    note = f" {_note(answer.reason, notes)}" if answer.reason else ""
+def _row(answer: Answer, columns: Sequence[str], notes: Notes) -> str:
+    verdict = notes.mark(SHORT.get(answer.verdict, answer.verdict), answer.reason)
     # A span that is wider than its column takes a line of its own.
     name = f"  {answer.span}".ljust(NAME_WIDTH)
     start = f"{name}\n{'':{NAME_WIDTH}}" if len(name) > NAME_WIDTH else name
     if not answer.figures:
-        left = WIDTH - NAME_WIDTH - len(f"  {answer.verdict}{note}: ")
-        return f"{start}  {answer.verdict}{note}: {textwrap.shorten(answer.reason, left, placeholder=' ...')}"
+        left = WIDTH - NAME_WIDTH - len(f"  {verdict}: ")
+        return f"{start}  {verdict}: {textwrap.shorten(answer.reason, left, placeholder=' ...')}"
     cells = "".join(f"{_cell(answer, key):>{TITLES[key][1]}}" for key in columns)
-    return f"{start}{cells}  {SHORT[answer.verdict]}{note}"
-
-
-def _note(reason: str, notes: dict[str, tuple[int, str]]) -> int:
-    """Return the number of a reason; reasons that differ in their figures only share one, told as the first of them."""
-    number, first = notes.setdefault(re.sub(r"\d[\d,.]*", "#", reason), (len(notes) + 1, reason))
-    if first not in (reason, f"{reason}{AND_SO_ON}") and not first.endswith(AND_SO_ON):
-        notes[re.sub(r"\d[\d,.]*", "#", reason)] = (number, first + AND_SO_ON)
-    return number
+    return f"{start}{cells}  {verdict}"
 
 
 def _cell(answer: Answer, key: str) -> str:
@@ -126,10 +114,8 @@ def _changes(changes: Sequence[Change]) -> Iterator[str]:
         yield from ("", "what changed")
     for change in changes:
         start = f" {change.engine} {change.version}: {change.key} {_said(change.a)} -> {_said(change.b)}"
-        yield from textwrap.wrap(start, WIDTH, subsequent_indent="    ")
-        yield from textwrap.wrap(
-            change.source_b, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-        )
+        yield from wrap(start, "", "    ")
+        yield from wrap(change.source_b, "    ", "    ")
 
 
 def _said(value: Any) -> str:

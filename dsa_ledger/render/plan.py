@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from dsa_ledger import picture
 from dsa_ledger.plan.curves import over_contexts
 from dsa_ledger.plan.launch import command, unsaid
+from dsa_ledger.plan.nodes import nodes_of
 from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL
 from dsa_ledger.render.data import CONTRACT, rows_csv
 from dsa_ledger.render.html import tokens_text
+from dsa_ledger.render.notes import Notes
 from dsa_ledger.render.words import headline
-from dsa_ledger.units import Unit, brief
+from dsa_ledger.render.wrap import wrap
+from dsa_ledger.units import Unit, brief, in_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,10 +52,14 @@ def answers_text(scenario: Scenario, answers: Sequence[Answer], form: str) -> st
 def sentence(answer: Answer) -> str:
     """Return question and figure in one line, yes or no in front where something was asked for."""
     bound = "at most " if answer.outcome.is_bound and answer.value else ""
-    figure = f"{bound}{answer.value:,} {answer.unit}" if answer.value else "none"
+    unit = answer.unit.removesuffix("s") if answer.value == 1 else answer.unit
+    figure = f"{bound}{answer.value:,} {unit}" if answer.value else "none"
+    short = f", but {answer.outcome.short}" if answer.value and answer.outcome.short else ""
     if answer.asked is None:
-        return f"{answer.question}: {figure}"
-    return f"{answer.question}: {'yes' if answer.holds else 'no'}, {figure} ({answer.asked:,} asked)"
+        return f"{answer.question}: {figure}{short}"
+    enough = answer.value >= answer.asked
+    verdict = "yes" if answer.holds else "no" if not enough else answer.outcome.short
+    return f"{answer.question}: {figure}; {answer.asked:,} asked: {verdict}" + (short if not enough else "")
 
 
 def _answer(answer: Answer) -> Iterator[str]:
@@ -60,7 +67,7 @@ def _answer(answer: Answer) -> Iterator[str]:
     if answer.value:
         yield from _facts(answer.outcome)
         yield from wrapped(f"  breaks first: {answer.first_to_break}", "    ")
-        yield from command_lines(answer.outcome.scenario)
+        yield from [] if answer.outcome.short else command_lines(answer.outcome.scenario)
         yield from [] if answer.chunks else _curve(answer.outcome.scenario)
     if answer.chunks:
         yield from _chunks(answer.chunks)
@@ -76,11 +83,18 @@ def _curve(scenario: Scenario) -> Iterator[str]:
     if not points:
         return
     places = picture.scale([point.requests for point in points], logarithmic=True)
-    yield "  requests at once by tokens of each, and the step time with the batch asked:"
+    yield "  most requests at once by tokens of each (bars on a logarithmic scale), and the"
+    yield f"  time of a step of {_batch(scenario)}, both ends, where so many fit:"
     for point in points:
         bar = picture.signs(point.requests, places, BAR_WIDTH)
-        step = "" if point.low_s is None or point.high_s is None else _interval(point.low_s, point.high_s)
-        yield f"    {tokens_text(point.context):>6}{point.requests:>8,} {bar:<{BAR_WIDTH}}  {step}".rstrip()
+        timed = point.low_s is not None and point.high_s is not None and point.requests >= scenario.load.batch
+        step = _interval(point.low_s or 0.0, point.high_s or 0.0) if timed else "-"
+        yield f"    {tokens_text(point.context):>6}{point.requests:>8,} {bar:<{BAR_WIDTH}}  {step}"
+
+
+def _batch(scenario: Scenario) -> str:
+    batch = scenario.load.batch
+    return f"{batch:,} request{'s' * (batch != 1)}"
 
 
 def _interval(low_s: float, high_s: float) -> str:
@@ -103,8 +117,16 @@ def command_lines(scenario: Scenario) -> Iterator[str]:
     """Yield the command that starts a scenario, and what it cannot say."""
     yield "  start it with:"
     yield from (f"    {line}" for line in command(scenario).splitlines())
+    yield from _other_nodes(scenario)
     if unsaid(scenario):
         yield f"    (and {', '.join(unsaid(scenario))}, which no flag read here says)"
+
+
+def _other_nodes(scenario: Scenario) -> Iterator[str]:
+    nodes = nodes_of(scenario)
+    if nodes.many > 1:
+        text = f"({nodes.many} nodes of {nodes.gpus} GPUs; the others run {nodes.others})"
+        yield from (f"    {line}" for line in textwrap.wrap(text, WIDTH - 4, break_on_hyphens=False))
 
 
 def _changes(found: Sequence[Tried]) -> Iterator[str]:
@@ -117,20 +139,26 @@ def _changes(found: Sequence[Tried]) -> Iterator[str]:
         seen = tried.outcome.scenario.observed
         prior = "" if seen.kv_bytes or seen.free_after or seen.free_before else ", from priors"
         mark = "at most " if tried.outcome.is_bound else ""
-        yield from wrapped(f"    {tried.change.name}: pool of {mark}{tokens:,} tokens{prior}", "      ")
+        short = f"; outside it {tried.outcome.short}" if tried.outcome.short else ""
+        yield from wrapped(f"    {tried.change.name}: pool of {mark}{tokens:,} tokens{prior}{short}", "      ")
         yield from wrapped(f"      price: {tried.change.price}", "        ")
 
 
 def _chunks(chunks: Sequence[Chunk]) -> Iterator[str]:
+    notes = Notes()
     yield ""
-    yield "     chunk  fraction   pool tokens     logits  activations    left over  safe"
+    yield "     chunk  fraction           pool     logits  activations  left over  safe"
+    yield "    tokens                   tokens        GiB          GiB        GiB"
     for row in chunks:
-        figures = (row.logits_bytes, row.activation_bytes, row.headroom_bytes)
-        logits, activations, left = (brief(value, Unit.BYTES) for value in figures)
-        yield (
-            f"{row.chunk_tokens:>10,}{row.mem_fraction:>10.3f}{row.pool_tokens:>14,}{logits:>11}{activations:>13}"
-            f"{left:>13}  {'yes' if row.fits else 'no'}"
+        logits, activations, left = (
+            in_gib(value) for value in (row.logits_bytes, row.activation_bytes, row.headroom_bytes)
         )
+        verdict = notes.mark("yes" if row.fits else "no", row.reason)
+        yield (
+            f"{row.chunk_tokens:>10,} {row.mem_fraction:>9.3f} {row.pool_tokens:>14,} {logits:>10} {activations:>12} "
+            f"{left:>10}  {verdict}"
+        )
+    yield from notes.lines()
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
@@ -190,4 +218,4 @@ def json_text(scenario: Scenario, name: str, records: list[dict[str, Any]], **mo
 
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Return text in lines of at most 80 columns."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False) if text else []
+    return wrap(text, "", indent) if text else []

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.render import rows_text
+from dsa_ledger.render.data import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +36,10 @@ def report_text(report: Report, form: str, *, colour: bool = False) -> str:
         text += "\nshown apart:\n" + rows_text(
             "apart", [_shares(record) for record in report.apart], form, colour=colour
         )
-        text += "".join(f"{reason}\n" for reason in dict.fromkeys(record["reason"] for record in report.apart))
+        text += "".join(_line(reason, form) for reason in dict.fromkeys(record["reason"] for record in report.apart))
     counts = report._asdict()
     text += "\n" + ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in COUNTED) + "\n"
-    return text + "".join(f"warning: {sentence}\n" for sentence in report.warnings)
+    return text + _warnings(report.warnings, form)
 
 
 def _shares(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def published_text(
         return json.dumps({"indexcache": list(indexcache), "reason": reason, "steps": list(steps)}, indent=1) + "\n"
     shown = [{key: _short(value) for key, value in row.items()} for row in indexcache]
     listed = [{key: _short(value) for key, value in row.items() if key != "source"} for row in steps]
-    text = rows_text("indexcache", shown, form) + ("" if form == "csv" else f"{reason}\n\n")
+    text = rows_text("indexcache", shown, form) + ("" if form == "csv" else _line(reason, form) + "\n")
     return text + rows_text("steps", listed, form)
 
 
@@ -81,7 +82,9 @@ def diagnosis_text(found: Diagnosis, form: str, *, colour: bool = False) -> str:
     text = rows_text("causes", causes, form, colour=colour)
     if form == "csv":
         return text
-    text = f"{found.what}; to explain: {_short(found.seconds)}\n\n{text}left: {_short(found.left_s)}\n"
+    left = f"left: {_short(found.left_s)} ({found.left_share:.0%})"
+    text = f"{found.what}; to explain: {_short(found.seconds)}\n\n{text}{left}\n"
+    text += _line(f"conclusion: {found.conclusion}", form)
     if found.intercept:
         rows = [
             {"entry": row["entry"], "time": _short(row["seconds"]), "share": f"{row['share']:.0%}"}
@@ -100,13 +103,24 @@ def diagnosis_text(found: Diagnosis, form: str, *, colour: bool = False) -> str:
         for row in found.by_engine
     ]
     text += "\nthe full layers' growth by engine version:\n" + rows_text("by_engine", engines, form, colour=colour)
-    return text + "".join(f"warning: {sentence}\n" for sentence in found.warnings)
+    return text + _warnings(found.warnings, form)
+
+
+def _warnings(sentences: Sequence[str], form: str) -> str:
+    return "".join(_line(f"warning: {sentence}", form) for sentence in sentences)
+
+
+def _line(text: str, form: str) -> str:
+    """Return a sentence as lines that fit a terminal; other formats wrap by themselves."""
+    return wrapped(text, below="  ") if form == "table" else f"{text}\n"
 
 
 def _short(value: Any) -> Any:
-    """Return a time or figure with three digits."""
+    """Return a time or figure with three digits, yes or no."""
     from dsa_ledger.units import Unit, brief
 
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return brief(value, Unit.SECONDS) if abs(value) < 1 else f"{value:.3g}"
     return value

@@ -12,14 +12,17 @@ from dsa_ledger import BadInput, NotModelled, Scenario, estimate
 from dsa_ledger.plan.answers import largest_context, max_concurrency, safe_chunk
 from dsa_ledger.plan.changes import nearest
 from dsa_ledger.plan.outcome import attempt, changed
+from dsa_ledger.render.plan import answers_text, sentence
 
 GIB = 2**30
 
 
 def scenario(**tables: Any) -> Scenario:
-    word = "fp8_e4m3" if tables.get("engine", "").startswith("sglang") else "fp8"
-    base = {"model": "zai-org/GLM-5.3", "gpu": "H200", "engine": "vllm@0.28.0", "kv_dtype": word}
-    return Scenario.model_validate(base | {"sharding": {"tp": 8}} | tables)
+    asked = {"model": "zai-org/GLM-5.3", "gpu": "H200", "engine": "vllm@0.28.0", "sharding": {"tp": 8}} | tables
+    word = "fp8_e4m3" if asked["engine"].startswith("sglang") else "fp8"
+    if asked["engine"].startswith("tensorrt") and asked["gpu"].startswith("H"):
+        word = "auto"  # TensorRT-LLM's sparse attention takes fp8 from SM100 on
+    return Scenario.model_validate({"kv_dtype": word} | asked)
 
 
 # https://github.com/vllm-project/recipes/pull/893: 25.94 GiB for KV, 53,940 B a token, 1,048,576 does not start.
@@ -56,9 +59,9 @@ def test_250_thousand_on_4_cards_of_96_gb_needs_dcp_4():
     alone = largest_context(changed(base, limits={"context_length": 177_700}))
     assert alone.value == (int(10.3 * GIB) // (64 * 62_252) - 1) * 64 == 177_536
     wanted = changed(base, limits={"context_length": 250_000}, load={"context": 250_000})
-    assert not attempt(wanted).fits
-    assert attempt(changed(wanted, sharding={"dcp": 4})).fits
-    assert "--dcp 2" in [tried.change.name for tried in nearest(wanted, lambda outcome: outcome.fits)]
+    assert not attempt(wanted).holds
+    assert attempt(changed(wanted, sharding={"dcp": 4})).holds
+    assert "--dcp 2" in [tried.change.name for tried in nearest(wanted, lambda outcome: outcome.holds)]
 
 
 def test_the_pool_without_idle_index_keys_holds_a_sixth_more_tokens():
@@ -97,10 +100,10 @@ def test_the_largest_context_is_the_last_that_fits(engine, gpu, gib, batch):
     )
     answer = largest_context(one)
     if answer.value:
-        assert attempt(changed(one, limits={"context_length": answer.value}, load={"context": answer.value})).fits
+        assert attempt(changed(one, limits={"context_length": answer.value}, load={"context": answer.value})).holds
     more = answer.value + 64
     if more <= 1_048_576:
-        assert not attempt(changed(one, limits={"context_length": more}, load={"context": more})).fits
+        assert not attempt(changed(one, limits={"context_length": more}, load={"context": more})).holds
 
 
 @settings(max_examples=60)
@@ -117,9 +120,9 @@ def test_the_most_requests_are_the_last_that_fit(engine, replicas, context):
     one = scenario(engine=engine, gpu="B200", sharding=cut, load={"context": context},
                    limits={"context_length": 202_752})  # fmt: skip
     answer = max_concurrency(one)
-    assert attempt(changed(one, load={"batch": max(answer.value, 1)})).fits == bool(answer.value)
+    assert attempt(changed(one, load={"batch": max(answer.value, 1)})).holds == bool(answer.value)
     if "running requests" not in answer.first_to_break:
-        assert not attempt(changed(one, load={"batch": answer.value + 1})).fits
+        assert not attempt(changed(one, load={"batch": answer.value + 1})).holds
 
 
 def test_requests_need_a_length():
@@ -168,3 +171,43 @@ def test_a_chunk_of_a_model_whose_weights_are_not_known_is_not_modelled():
     with pytest.raises(NotModelled, match="safe chunk"):
         safe_chunk(one)
     assert max_concurrency(one).value > 0
+
+
+def test_a_load_that_the_pool_holds_may_be_short_outside_it():
+    """8,192 rows x 256,000 keys x 4 B are 7.8 GiB of prefill logits: half the rows, or a smaller pool, make room."""
+    one = scenario(
+        engine="tensorrt-llm@1.4.0rc2", kv_dtype="auto", sharding={"tp": 8, "dp_attention": 8},
+        load={"context": 256_000, "batch": 4},
+    )  # fmt: skip
+    answer = max_concurrency(one)
+    assert answer.value >= 4
+    assert not answer.holds
+    assert sentence(answer).endswith(f"4 asked: {answer.outcome.short}")
+    names = [tried.change.name.split("=")[0].split(" 0.")[0] for tried in answer.changes]
+    assert names[:2] == ["--set limits.chunked_prefill", "--mem-fraction"]
+    assert all(tried.outcome.fits for tried in answer.changes)
+
+
+def test_the_table_of_contexts_times_the_batch_that_it_names():
+    """A step is timed for the asked batch, which is named, and only where so many requests fit."""
+    text = answers_text(
+        one := scenario(engine="sglang@0.5.23", kv_dtype="fp8_e4m3", load={"context": 1000, "batch": 16}),
+        [max_concurrency(one)],
+        "table",
+    )
+    words = " ".join(text.split())
+    batch = max_concurrency(one).value
+    assert "logarithmic scale" in words
+    assert f"a step of {batch:,} requests" in words
+    rows = [line.split() for line in text.splitlines() if " #" in line and "Ki" in line]
+    assert rows
+    assert {row[-1] == "-" for row in rows if int(row[1].replace(",", "")) < batch} <= {True}
+
+
+def test_columns_of_chunks_stay_apart():
+    one = scenario(engine="sglang@0.5.23", kv_dtype="fp8_e4m3", load={"context": 1_000_000})
+    lines = answers_text(one, [safe_chunk(one)], "table").splitlines()
+    start = next(at for at, line in enumerate(lines) if line.split()[:2] == ["chunk", "fraction"])
+    rows = [line for line in lines[start + 2 :] if line[:10].strip().replace(",", "").isdigit()]
+    assert len(rows) >= 9
+    assert {len(row.split()) for row in rows} <= {7, 8}, "six figures and a verdict, with the number of its reason"

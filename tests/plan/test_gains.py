@@ -11,6 +11,7 @@ from dsa_ledger import Scenario, estimate
 from dsa_ledger.cli import main
 from dsa_ledger.plan.changes import Near
 from dsa_ledger.plan.gains import gains
+from dsa_ledger.render.gains import gains_text
 
 
 def scenario(**tables: Any) -> Scenario:
@@ -98,3 +99,48 @@ def test_a_log_that_says_nothing_is_bad_input(capsys, tmp_path):
         main(["plan", "--log", str(path), "--gpu", "H200"])
     assert left.value.code == 2
     assert "bad input" in capsys.readouterr().err
+
+
+def b200(**tables: Any) -> Scenario:
+    base = {"model": "zai-org/GLM-5.3", "gpu": "B200", "engine": "sglang@0.5.23", "sharding": {"tp": 8}}
+    return Scenario.model_validate(base | {"load": {"context": 256_000, "batch": 32}} | tables)
+
+
+def test_two_changes_are_combined_where_no_single_one_holds_the_load():
+    """DCP 8 alone holds one request too few; with a larger share of memory for the pool it holds all 32."""
+    found = gains(b200())
+    assert not any(gain.outcome.fits for gain in found.found)
+    alone = next(gain for gain in found.found if gain.change.name == "--dcp 8")
+    assert alone.after.requests == 31
+    pair = next(gain for gain in found.pairs if gain.change.name.startswith("--dcp 8 --mem-fraction"))
+    assert pair.outcome.fits
+    assert pair.after.requests >= 32
+    assert gains(b200(load={"context": 256_000, "batch": 2})).pairs == ()
+
+
+def test_dcp_is_cut_out_of_the_ranks_that_share_a_request():
+    """Attention DP over all ranks leaves one rank a request: there is nothing that DCP could cut."""
+    for gain in (*gains(b200()).found, *gains(b200()).pairs):
+        cut = gain.change.scenario.sharding
+        assert (cut.tp // cut.dp_attention) % cut.dcp == 0
+
+
+def test_refused_changes_are_named_with_their_reason_and_losses_are_no_gains():
+    found = gains(b200(gpu="H200", load={"context": 256_000, "batch": 2}))
+    assert "SM100" in dict(found.refused)["--dcp 2"]
+    assert all(gain.after.system_tokens < found.before.system_tokens for gain in found.losses)
+    text = gains_text(found, "table")
+    assert "refused here" in text
+    assert "no more tokens from: --dp-attention 8" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_without_a_context_requests_and_times_are_not_said():
+    text = gains_text(gains(b200(load={})), "table")
+    assert "give --context" in text
+    assert " 0 " not in text
+    assert "not modelled" not in text
+
+
+def test_the_step_time_of_dcp_says_what_is_not_in_it():
+    assert "neither its exchange between ranks" in " ".join(gains_text(gains(b200()), "table").split())

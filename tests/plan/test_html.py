@@ -35,6 +35,7 @@ COMMANDS = {
     "machines": ["plan", "glm52-8xh200-fp8", "--smallest-machine"],
     "demand": ["plan", "glm52-8xh200-fp8", "--price-per-gpu-hour", "2", "--accepted", "2"],
     "sweep": ["sweep", "glm52-8xh200-fp8", "--over", "context=8Ki:64Ki:8Ki", "--over", "batch=1,4"],
+    "gains": ["plan", "glm52-8xh200-fp8", "--changes"],
     "layers": ["layers", "zai-org/GLM-5.2"],
     "models": ["models"],
 }
@@ -127,6 +128,34 @@ def test_a_page_is_self_contained_small_and_well_formed(pages, name):
     assert "url(" not in text
 
 
+def test_a_page_of_one_ledger_is_no_megabyte(pages):
+    assert len(pages["estimate"].read_bytes()) < 700_000
+
+
+def test_a_pipeline_has_one_bar_of_memory_and_a_comparison_says_what_it_compares(pages):
+    text = pages["ranking"].read_text(encoding="utf-8")
+    assert text.count('<div class="bar"') == 3, "one for each of three deployments, of the fullest stage"
+    text = pages["compare"].read_text(encoding="utf-8")
+    assert "<h1>Compared: engine.version: 0.5.17 | 0.5.18</h1>" in text
+    assert ">107.76 GiB</td>" in text
+
+
+def test_a_sweep_says_what_varies_and_gives_reasons_by_number():
+    text = printed(
+        ["sweep", "glm52-8xh200-fp8", "--set", "load.new_tokens=1", "--over", "tp=4,8", "--over", "batch=1,400"]
+    )
+    assert "<h1>Sweep of zai-org/GLM-5.2-FP8 over sharding.tp (2 values), load.batch (2 values)</h1>" in text
+    assert ">no (1)</td>" in text
+    assert "<li>(1) the weights" in text
+
+
+def test_lists_and_words_are_swept_on_a_page_too():
+    over = ["--over", "features=none,hicache", "--over", "kv-dtype=bf16,fp8_e4m3", "--over", "tp=8,16"]
+    text = printed(["sweep", "glm52-8xh200-fp8", *over])
+    assert "features hicache, kv_dtype bf16" in text
+    assert ">none</td>" in text
+
+
 def test_the_same_question_gives_the_same_bytes(pages):
     assert printed(COMMANDS["estimate"]) == pages["estimate"].read_text(encoding="utf-8")
 
@@ -192,6 +221,26 @@ def test_a_browser_shows_it_without_complaint(browser, pages, name, width, dark)
     assert browser.value("document.documentElement.scrollWidth") <= width
     assert browser.value(SMALLEST) >= 12
     assert browser.value(CONTRAST) >= 4.5
+
+
+# The right end of what is drawn, but for what scrolls in a box of its own.
+OFF_SCREEN = """[...document.querySelectorAll('td,.plot span,.key li,p,h1,h2')].filter(e => e.checkVisibility() &&
+e.getBoundingClientRect().width && (e.getBoundingClientRect().right > innerWidth + 8 ||
+e.getBoundingClientRect().left < 0)).map(e => e.textContent)"""
+
+
+@pytest.mark.parametrize("name", ["ranking", "answers", "compare", "machines", "sweep", "gains"])
+def test_on_a_phone_nothing_lies_off_the_screen(browser, pages, name):
+    """Each cell stands in a line of its own with its column's name; labels of an axis stay within the page."""
+    browser.show(pages[name], 360)
+    assert browser.value(OFF_SCREEN) == []
+
+
+@pytest.mark.parametrize("name", ["explain", "matrix", "demand"])
+def test_a_page_of_text_keeps_its_columns_and_scrolls_in_its_box(browser, pages, name):
+    browser.show(pages[name], 360)
+    assert browser.value("getComputedStyle(document.querySelector('pre')).whiteSpace") == "pre"
+    assert browser.value("document.querySelector('pre').scrollWidth > document.querySelector('pre').clientWidth")
 
 
 def test_the_browser_would_see_what_it_must_not(browser, tmp_path):

@@ -12,7 +12,9 @@ from dsa_ledger import Scenario, estimate
 from dsa_ledger.audit.merge import merge_command
 from dsa_ledger.errors import BadInput, Faults, NotModelled
 from dsa_ledger.plan.launch import command, unsaid
-from dsa_ledger.plan.ranking import Machine, rank
+from dsa_ledger.plan.nodes import nodes_of
+from dsa_ledger.plan.ranking import rank
+from dsa_ledger.plan.tried import Machine
 from dsa_ledger.scenario_file import read, shipped
 from dsa_ledger.schema import Engine
 
@@ -86,3 +88,34 @@ def test_every_command_of_a_ranking_comes_back(engine):
         back = read_back(command(whole), whole)
         assert back.sharding == whole.sharding
         assert figures(back)["pool.tokens"] == one.outcome.value("pool.tokens")
+
+
+# The flags of a second node: SGLang docs "Multi-Node Deployment"; vLLM docs, PR #30509 and "Data Parallel Deployment";
+# TensorRT-LLM docs "trtllm-serve", multi-node serving with Slurm.
+@pytest.mark.parametrize(
+    ("engine", "gpu", "cut", "words", "others"),
+    [
+        ("sglang@0.5.23", "H200", {"tp": 16},
+         "--nnodes 2 --node-rank 0 --dist-init-addr HEAD_NODE_IP:20000", "--node-rank 1"),
+        ("sglang@0.5.23", "GB300", {"tp": 16}, "--nnodes 4 --node-rank 0", "--node-rank 1 to 3"),
+        ("vllm@0.33.0", "H200", {"tp": 8, "pp": 2}, "--nnodes 2 --node-rank 0 --master-addr HEAD_NODE_IP",
+         "--headless"),
+        ("vllm@0.33.0", "H200", {"tp": 4, "dp_attention": 4}, "--data-parallel-size-local 2 --data-parallel-address",
+         "--headless --data-parallel-start-rank 2"),
+        ("tensorrt-llm@1.4.0rc2", "H200", {"tp": 16, "ep": 16},
+         "srun --nodes 2 --ntasks 16 --ntasks-per-node 8 --mpi=pmix trtllm-llmapi-launch trtllm-serve", "srun"),
+    ],
+)  # fmt: skip
+def test_a_server_on_several_nodes_says_where_they_are(engine, gpu, cut, words, others):
+    whole = Scenario.model_validate({"model": "zai-org/GLM-5.3", "gpu": gpu, "engine": engine, "sharding": cut})
+    assert words in command(whole)
+    assert others in nodes_of(whole).others
+
+
+def test_a_server_on_one_node_needs_no_word_about_nodes():
+    for gpu, ranks in (("H200", 8), ("GB300", 4)):
+        whole = Scenario.model_validate(
+            {"model": "zai-org/GLM-5.3", "gpu": gpu, "engine": "sglang@0.5.23", "sharding": {"tp": ranks}}
+        )
+        assert nodes_of(whole).many == 1
+        assert "--nnodes" not in command(whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from dsa_ledger.ledger import Source
 from dsa_ledger.plan.growth import step_seconds
 from dsa_ledger.plan.layouts import layouts
 from dsa_ledger.plan.question import Question
-from dsa_ledger.plan.ranking import GOALS, Deployment, Machine, order, rank
+from dsa_ledger.plan.ranking import GOALS, order, rank
+from dsa_ledger.plan.tried import Deployment, Machine
+from dsa_ledger.render.ranking import kv_text, ranking_text, step_text
 from dsa_ledger.schema import Engine
 from dsa_ledger.units import Unit
 
@@ -27,6 +30,7 @@ def scenario(**tables: Any) -> Scenario:
 
 
 SGLANG, VLLM = Engine(name="sglang", version="0.5.23"), Engine(name="vllm", version="0.33.0")
+TRTLLM = Engine(name="tensorrt-llm", version="1.4.0rc2")
 
 
 @given(engine=st.sampled_from(["sglang", "vllm", "tensorrt-llm"]), gpus=st.sampled_from([1, 2, 4, 6, 8, 16, 64]))
@@ -42,7 +46,8 @@ def test_every_layout_uses_all_gpus_once(engine, gpus):
 
 def test_the_tried_are_those_that_fit_that_do_not_and_that_are_refused():
     found = rank(scenario(), [Machine("H200", 8)], [SGLANG, VLLM], ["fp8", "bf16"], "requests")
-    assert found.tried == len(found.best) + len(found.near_misses) + sum(count for _, count in found.refused)
+    refused = sum(count for _, count in found.refused)
+    assert found.tried == len(found.best) + len(found.short) + len(found.near_misses) + refused
     assert all(one.outcome.fits for one in found.best)
 
 
@@ -52,9 +57,7 @@ def test_the_tried_are_those_that_fit_that_do_not_and_that_are_refused():
 )
 def test_the_first_is_the_best_by_the_goal(goal, figure):
     found = rank(scenario(), [Machine("H200", 16)], [SGLANG], ["fp8"], goal)
-    sound = [one for one in found.best if one.outcome.value("memory.prefill_headroom_bytes") >= 0]
-    assert sound == list(found.best[: len(sound)]), "what is short of memory outside the pool comes last"
-    assert [figure(one) for one in sound] == sorted(figure(one) for one in sound)
+    assert [figure(one) for one in found.best] == sorted(figure(one) for one in found.best)
 
 
 @settings(max_examples=40)
@@ -69,6 +72,96 @@ def test_a_ranked_deployment_is_what_estimate_says(gpus, batch, context):
         for key in part.entries:
             assert part[key] == whole[key] == one.outcome.ledger[key], key
         assert whole.shortfalls == part.shortfalls == []
+
+
+def test_what_is_short_of_memory_outside_the_pool_is_a_third_verdict():
+    """TensorRT-LLM scores 8,192 rows of 256,000 keys at once, 7.8 GiB of fp32 that no pool of these layouts leaves."""
+    asked = scenario(engine="tensorrt-llm@1.4.0rc2", kv_dtype="auto", load={"context": 256_000, "batch": 4})
+    found = rank(asked, [Machine("H200", 8)], [TRTLLM], ["auto"], "requests")
+    assert 8192 * 256_000 * 4 / 2**30 == 7.8125
+    assert found.best == ()
+    assert found.short
+    for one in found.short:
+        assert one.outcome.holds
+        assert not one.outcome.fits
+        assert one.outcome.short.startswith("short by ")
+        assert one.outcome.short.endswith(" GiB in prefill")
+        assert one.breaks == f"memory outside the pool: {one.outcome.short}"
+
+
+def test_what_is_short_is_shown_behind_what_fits_and_gets_no_command():
+    asked = scenario(engine="tensorrt-llm@1.4.0rc2", kv_dtype="auto", load={"context": 256_000, "batch": 4})
+    machines = [Machine("H200", 8), Machine("B200", 8)]
+    found = rank(asked, machines, [TRTLLM], ["auto"], "requests", top=99)
+    records = json.loads(ranking_text(found, "json", 99))["deployments"]
+    verdicts = [record["verdict"] for record in records]
+    assert {"fits"} < set(verdicts)
+    assert verdicts == sorted(verdicts, key=lambda verdict: verdict != "fits")
+    assert all(bool(record["command"]) == (record["verdict"] == "fits") for record in records)
+
+
+def test_the_best_of_each_machine_comes_first_and_a_machine_without_one_says_why():
+    asked = scenario(kv_dtype="auto", load={"context": 256_000, "batch": 32})
+    machines = [Machine("H200", 8), Machine("B200", 8), Machine("GB300", 8)]
+    found = rank(asked, machines, [SGLANG], ["auto"], "requests")
+    assert found.leaders == 2
+    assert {one.machine.gpu for one in found.best[:2]} == {"B200", "GB300"}
+    for leader in found.best[:2]:
+        rivals = [one.requests for one in found.best if one.machine == leader.machine]
+        assert leader.requests == max(rivals)
+    (nearest,) = found.nearest
+    assert nearest.machine.gpu == "H200"
+    text = ranking_text(found, "table", 10)
+    assert "none of 8 x H200: nearest is " in text
+    assert "\nothers\n" in text
+
+
+def test_the_format_is_the_one_that_is_stored():
+    """Auto stores bf16 on H200, 512 + 64 values of 2 B, and fp8 on B200, 576 B (SGLang's default by GPU)."""
+    asked = scenario(kv_dtype="auto", load={"context": 100_000, "batch": 2})
+    found = rank(asked, [Machine("H200", 8), Machine("B200", 8)], [SGLANG], ["auto"], "requests")
+    said = {one.machine.gpu: kv_text(one.outcome) for one in found.best}
+    assert said == {"H200": "bf16 1,152", "B200": "fp8 576"}
+
+
+def test_refusals_of_one_kind_are_counted_together_and_told_as_the_first_was():
+    found = rank(scenario(), [Machine("H200", 8)], [SGLANG], ["fp8", "bf16"], "requests")
+    ((reason, count),) = found.refused
+    assert count > 1
+    assert reason.startswith("sharding.dcp: 2: ")
+    assert "SM100" in reason
+
+
+def test_a_step_of_pipeline_stages_is_told_as_the_sum_that_it_is():
+    found = rank(scenario(), [Machine("H200", 8)], [SGLANG], ["fp8"], "requests")
+    one = next(one for one in found.best if one.layout.sharding.pp > 1)
+    assert one.pessimistic_s is not None
+    assert not [text for text in one.outcome.warnings if "no step time" in text and "stages" in text]
+    assert any("sum of the stages" in text for text in one.outcome.warnings)
+
+
+@pytest.mark.parametrize("more", [{}, {"kv_dtype": "auto", "engine": "tensorrt-llm@1.4.0rc2"}])
+def test_a_table_has_eighty_columns_and_each_warning_once(more):
+    asked = scenario(load={"context": 256_000, "batch": 4}, **more)
+    found = rank(asked, [Machine("H200", 8), Machine("GB300", 16)], [asked.engine], [asked.kv_dtype], "requests",
+                 prices={"": 123.45})  # fmt: skip
+    lines = ranking_text(found, "table", 10).splitlines()
+    assert max(len(line) for line in lines if "serve" not in line) <= 80
+    said = lines[lines.index("warnings") + 1 :]
+    starts = [line for line in said if line.startswith(" - ")]
+    assert len(starts) == len(set(starts)) > 0
+
+
+def test_both_ends_of_a_step_have_one_unit():
+    found = rank(scenario(), [Machine("H200", 8)], [SGLANG], ["fp8"], "requests")
+    one = found.best[0]
+    ledger = one.outcome.ledger
+    assert ledger is not None
+    for key in [key for key in ledger.entries if "time.step_" in key]:
+        del ledger.entries[key]
+    for key, value in (("time.step_low_s", 0.0009), ("time.step_high_s", 0.0012)):
+        ledger.given(key, value, Unit.SECONDS, Source("prior", "a test", ""))
+    assert step_text(one) == "~0.9-1.2 ms"
 
 
 def test_experts_stay_whole_where_slices_would_cut_a_block():
@@ -98,7 +191,7 @@ def test_the_load_of_several_servers_is_shared():
 def test_an_observed_pool_holds_for_the_layout_it_was_seen_on_alone():
     seen = scenario(sharding={"tp": 8}, observed={"kv_bytes": "20 GiB"})
     found = rank(seen, [Machine("H200", 8)], [SGLANG], ["fp8"], "requests")
-    for one in [*found.best, *found.near_misses]:
+    for one in [*found.best, *found.short, *found.near_misses]:
         cut = one.outcome.scenario.sharding.model_dump(exclude_defaults=True)
         expected = 20 * 2**30 if cut == {"tp": 8} and one.layout.servers == 1 else None
         assert one.outcome.scenario.observed.kv_bytes == expected
@@ -128,6 +221,14 @@ def test_nothing_fits_is_an_answer_with_the_nearest_first():
     tokens = [one.outcome.value("pool.tokens") for one in found.near_misses]
     assert tokens[0] >= tokens[-1]
     assert found.near_misses[0].outcome.why_not
+
+
+def test_of_layouts_whose_weights_leave_no_pool_the_nearest_leaves_most():
+    found = rank(scenario(), [Machine("H100", 8)], [SGLANG], ["fp8"], "requests")
+    (nearest,) = found.nearest
+    left = [one.outcome.value("memory.free_after_bytes") for one in found.near_misses]
+    assert nearest.outcome.value("memory.free_after_bytes") == max(left) < 0
+    assert nearest.layout.servers == 1
 
 
 def test_what_no_layout_can_answer_is_raised():
@@ -194,6 +295,8 @@ def test_a_longest_step_time_leaves_out_only_what_is_slower_for_sure():
     assert sure == sorted(sure, reverse=True), "what is surely fast enough comes first"
     with pytest.raises(BadInput, match="--max-step-time"):
         Question("8xH200", max_step_time="3 parsecs").ranking(asked)
+    with pytest.raises(BadInput, match="--max-step-time: '25': expected a time with its unit"):
+        Question("8xH200", max_step_time="25").ranking(asked)
 
 
 def key(one: Deployment) -> tuple[Any, ...]:

@@ -6,6 +6,8 @@ import csv
 import io
 import itertools
 import json
+import re
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +21,7 @@ from dsa_ledger import BadInput, Scenario, estimate
 from dsa_ledger import sweep as grids
 from dsa_ledger.account.many import estimate_many
 from dsa_ledger.cli import main
+from dsa_ledger.render.sweep import sweep_text
 from dsa_ledger.sweep import Axis, Row, Sweep, axis, pareto, points, sweep
 
 BASE = {"model": "zai-org/GLM-5.3", "gpu": "H200", "engine": "sglang@0.5.23", "sharding": {"tp": 8}}
@@ -153,13 +156,8 @@ def test_what_does_not_fit_is_in_no_front():
 
 
 @pytest.fixture
-def run(capsys):
-    def run_it(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(["sweep", "glm52-8xh200-fp8", *arguments])
-        return left.value.code, *capsys.readouterr()
-
-    return run_it
+def run(run):
+    return partial(run, "sweep", "glm52-8xh200-fp8")
 
 
 def test_a_sweep_never_exits_3(run):
@@ -240,3 +238,47 @@ def test_a_parquet_file_needs_its_extra_or_holds_the_rows(run, tmp_path):
         assert "dsa-ledger[parquet]" in err
     else:
         assert reader.read_table(path).column("sharding.tp").to_pylist() == [8, 16]
+
+
+def table(over: dict[str, tuple[Any, ...]], keys: tuple[str, ...]) -> list[str]:
+    found = sweep(scenario(), [Axis(path, values) for path, values in over.items()], keys)
+    return sweep_text(scenario(), found, "table").splitlines()
+
+
+def test_each_row_that_does_not_fit_has_the_number_of_its_reason():
+    """Ten reasons of four kinds: none is hidden, those that differ in their figures only share a number."""
+    over = {"sharding.tp": (2, 4, 8), "kv_dtype": ("auto", "int3"), "load.batch": (1, 400)}
+    lines = table(over, ("pool.tokens",))
+    rows = lines[: lines.index("")]
+    marks = {row.split("  ")[-1].strip() for row in rows[2:]}
+    reasons = [line for line in lines if line.startswith("  (")]
+    assert marks == {"yes", "no (1)", "refused (2)", "no (3)"}
+    assert [line[:5].strip() for line in reasons] == ["(1)", "(2)", "(3)"]
+    assert "the weights take" in reasons[0]
+    assert "kv_dtype: 'int3'" in reasons[1]
+    assert "400 requests" in reasons[2]
+
+
+def test_a_load_on_no_pool_is_told_once():
+    """Weights that leave no pool are the reason; that no request fits follows."""
+    (row,) = sweep(scenario(sharding={"tp": 2}), [Axis("load.batch", (9,))]).rows
+    assert row.reason.startswith("the weights take")
+    assert "pool tokens" not in row.reason
+
+
+def test_of_very_many_points_the_rest_are_counted():
+    lines = table({"load.batch": tuple(range(1, 101))}, ("pool.tokens",))
+    (more,) = [line for line in lines if line.startswith("and 60 more points")]
+    assert "do not fit" in more or "60 fit" in more
+
+
+@pytest.mark.parametrize("keys", [grids.KEYS, (*grids.KEYS, "time.step_high_s", "step.weights_read_bytes", "cell.bytes",
+                                               "weights.rank_bytes", "time.step_low_s")])  # fmt: skip
+def test_a_table_has_units_and_eighty_columns(keys):
+    lines = table({"sharding.tp": (4, 8), "load.context": (1000, 1_000_000), "kv_dtype": ("bf16", "int3")}, keys)
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "GiB" in text
+    assert "tokens" in text
+    assert not re.search(r"\d,\d{3},\d{3},\d{3}", text), "bytes have a prefix"
+    assert ("time.step_high_s" not in keys) or re.search(r"\d ms", text)

@@ -26,6 +26,7 @@ def test_a_trace_and_a_histogram_are_read():
     assert histogram.mean([one.prompt for one in histogram.requests]) == 3000
     assert histogram.quantile(0.5) == 1010
     assert histogram.quantile(0.95) == 9010
+    assert parse_workload("prompt,output\n20k,1Ki\n").requests == (Request(20_000, 1024, 0, 1.0),)
 
 
 def test_every_bad_line_is_named_and_the_rest_used_only_when_asked():
