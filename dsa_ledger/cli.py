@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dsa_ledger.cli_audit import audit, validate
-from dsa_ledger.cli_calibrate import calibrate, profiles
-from dsa_ledger.cli_claims import claims
-from dsa_ledger.cli_plan import plan, sweep
-from dsa_ledger.cli_time import diagnose
 from dsa_ledger.console import complain, stop_if_closed, write
-from dsa_ledger.errors import BadInput, NotModelled
+from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.options import (
     LAYER_OPTIONS,
-    OPTIONS,
     Asked,
+    Format,
     check_format,
     complete_model,
     complete_scenario,
-    mentioned,
     scenario_options,
 )
 
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "dsa-ledger"
 DOES_NOT_FIT = 3
+FOR_PROGRAMS = ("json", "csv")  # a reader is told on standard output why it does not fit
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature typer calls
@@ -57,17 +53,27 @@ All = Annotated[bool, typer.Option("--all", help="Show every entry in the table.
 
 FleetFolder = Annotated[
     Path | None,
-    typer.Option("--fleet", metavar="DIR", help="Profiles of a fleet: every rank is taken to be the slowest of them."),
+    typer.Option("--fleet", metavar="DIR", help="Profiles of a fleet: each group at the pace of its slowest rank."),
+]
+RankMap = Annotated[
+    Path | None,
+    typer.Option("--ranks", metavar="FILE.csv", help="With --fleet: columns group,rank,host,uuid; else by host."),
 ]
 
 
-def estimate(*, asked: Asked, all: All = False, fleet: FleetFolder = None) -> None:  # noqa: A002 - the option's name
+def estimate(
+    *,
+    asked: Asked,
+    all: All = False,  # noqa: A002 - the option's name
+    fleet: FleetFolder = None,
+    ranks: RankMap = None,
+) -> None:
     """Print the whole ledger of one scenario."""
-    scenario, ledger = _ledger(asked, fleet)
+    scenario, ledger = _ledger(asked, fleet, ranks)
     from dsa_ledger.render import ledger_text
 
     write(ledger_text(scenario, ledger, asked.format, every=all, colour=_colour()))
-    _leave(asked, ledger)
+    _leave(asked, ledger, said=asked.format not in FOR_PROGRAMS)
 
 
 def _keys(incomplete: str) -> list[str]:
@@ -86,11 +92,15 @@ Depth = Annotated[
 
 def explain(*, key: Key, asked: Asked, depth: Depth = None) -> None:
     """Print one entry down to its givens. Each with its formula, the numbers put in, the sources."""
+    from dsa_ledger.scenario_file import shipped
+
+    if asked.file is None and key in shipped():
+        raise BadInput([Fault("KEY", key, f"a key before the scenario, as in: explain pool.tokens {key}")])
     scenario, ledger = _ledger(asked)
     from dsa_ledger.render import explanation_text
 
     write(explanation_text(scenario, ledger, key, asked.format, depth))
-    _leave(asked, ledger)
+    _leave(asked, ledger, said=False)
 
 
 Second = Annotated[
@@ -162,9 +172,6 @@ def layers(*, name: ModelName, asked: Asked) -> None:
     write(layers_text(*layer_question(asked, name), asked.format))
 
 
-Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
-
-
 def models(*, format: Format = "table") -> None:  # noqa: A002 - the option's name
     """List the models of the catalog."""
     from dsa_ledger.render.catalog import model_rows
@@ -188,17 +195,52 @@ def schema() -> None:
     write(json.dumps(Scenario.model_json_schema(), indent=2) + "\n")
 
 
-ABOUT_A_SCENARIO = (estimate, explain, compare, plan, sweep, audit, diagnose)
-OTHERS = (layers, validate, calibrate, profiles, claims, models, gpus, schema)
+# Each command and the module it stands in, loaded when it is asked for.
+ABOUT_A_SCENARIO = {
+    "estimate": "cli",
+    "explain": "cli",
+    "compare": "cli",
+    "plan": "cli_plan",
+    "sweep": "cli_sweep",
+    "audit": "cli_audit",
+    "diagnose": "cli_time",
+}
+OTHERS = {
+    "layers": "cli",
+    "validate": "cli_audit",
+    "calibrate": "cli_calibrate",
+    "profiles": "cli_profiles",
+    "claims": "cli_claims",
+    "models": "cli",
+    "gpus": "cli",
+    "schema": "cli",
+}
+
+
+# One line a command, for its help; each runs as it stands from a clone (calibrate: where its extra is installed).
+EXAMPLES = {
+    "estimate": "estimate glm52-8xh200-fp8 --batch 8 --context 64Ki",
+    "explain": "explain pool.tokens glm52-8xh200-fp8",
+    "compare": "compare glm52-8xh200-fp8 --b kv_dtype=bf16",
+    "plan": "plan glm52-8xh200-fp8 --largest-context",
+    "sweep": "sweep glm52-8xh200-fp8 --over load.batch=1,4,16 --format csv",
+    "audit": "audit scenarios/pr30531-main.log pr30531-pr",
+    "diagnose": "diagnose slow-at-1m --seen 38 --expected 60",
+    "layers": "layers GLM-5.2-FP8 --engine sglang@0.5.23",
+    "validate": "validate --published",
+    "calibrate": "calibrate --device cpu --quick",
+    "profiles": "profiles list",
+    "claims": "claims C18",
+    "models": "models --format csv",
+    "gpus": "gpus --format json",
+    "schema": "schema",
+}
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return the command line: whole, or only what a command that the arguments start with needs.
-
-    typer converts every option of every command before it runs one, 2 ms for each command about a scenario.
-    """
-    commands = {command.__name__: command for command in (*ABOUT_A_SCENARIO, *OTHERS)}
-    wanted = arguments[0] if arguments and arguments[0] in commands else None
+    """Return the command line: whole, or only the command that the arguments start with, which starts faster."""
+    homes = ABOUT_A_SCENARIO | OTHERS
+    wanted = arguments[0] if arguments and arguments[0] in homes else None
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -208,12 +250,13 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         epilog="Exit codes: 0 done, 2 bad input, 3 does not fit, 4 not modelled.",
     )
     app.callback()(_root)
-    for command in commands.values() if wanted is None else (commands[wanted],):
-        if command in ABOUT_A_SCENARIO:
-            command = scenario_options(command, OPTIONS if wanted is None else mentioned(arguments))  # noqa: PLW2901
-        elif command is layers:
-            command = scenario_options(command, LAYER_OPTIONS, takes_file=False)  # noqa: PLW2901
-        app.command()(command)
+    for name in homes if wanted is None else (wanted,):
+        command = getattr(import_module(f"dsa_ledger.{homes[name]}"), name)
+        if name in ABOUT_A_SCENARIO:
+            command = scenario_options(command, arguments=None if wanted is None else arguments)
+        elif name == "layers":
+            command = scenario_options(command, LAYER_OPTIONS, takes_file=False)
+        app.command(epilog=f"Example: {PROGRAM} {EXAMPLES[name]}")(command)
     return app
 
 
@@ -234,31 +277,38 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _ledger(asked: Asked, fleet: Path | None = None) -> tuple[Scenario, Ledger]:
+def _ledger(asked: Asked, fleet: Path | None = None, ranks: Path | None = None) -> tuple[Scenario, Ledger]:
+    from dsa_ledger.account import estimate as ledger_of
     from dsa_ledger.options import named, scenario_of
 
-    scenario, said = scenario_of(asked), []
-    if fleet is not None:
-        from dsa_ledger.cli_fleet import with_slowest
-
-        scenario, sentence = with_slowest(scenario, fleet)
-        said.append(sentence)
-    from dsa_ledger.account import estimate as ledger_of
-
+    scenario = scenario_of(asked)
+    said: list[str] = []
     try:
-        ledger = ledger_of(scenario)
+        if fleet is None and ranks is None:
+            ledger = ledger_of(scenario)
+        else:
+            from dsa_ledger.cli_fleet import ledger_of_fleet
+
+            scenario, ledger, said = ledger_of_fleet(scenario, fleet, ranks)
     except BadInput as bad:
         raise named(bad, asked) from None
-    for sentence in (*said, *(asked.notes or ())):
+    if asked.commands:  # what a server would refuse comes first, and advice names the flags that its command has
+        from dsa_ledger.audit.flagwords import in_engine_words
+
+        ledger.warnings[:] = [*(asked.notes or ()), *in_engine_words(ledger.warnings, scenario.engine.name)]
+        ledger.shortfalls[:] = in_engine_words(ledger.shortfalls, scenario.engine.name)
+    for sentence in said:
         ledger.warn(sentence)
     return scenario, ledger
 
 
-def _leave(asked: Asked, ledger: Ledger) -> None:
+def _leave(asked: Asked, ledger: Ledger, *, said: bool) -> None:
+    """Leave with 3 where it does not fit; the reasons go to standard error unless the answer said them to a reader."""
     if asked.format == "csv":  # which has no place for sentences
         complain("warning: ", ledger.warnings)
     if ledger.shortfalls:
-        complain("does not fit: ", ledger.shortfalls)
+        if not said:
+            complain("does not fit: ", ledger.shortfalls)
         raise typer.Exit(DOES_NOT_FIT)
 
 

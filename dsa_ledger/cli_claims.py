@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dsa_ledger.console import complain, write
-from dsa_ledger.options import check_format
+from dsa_ledger.options import Format, check_format
 
 
 def _ids(incomplete: str) -> list[str]:
@@ -19,7 +19,6 @@ def _ids(incomplete: str) -> list[str]:
 ClaimId = Annotated[
     str | None, typer.Argument(metavar="ID", help="One claim, such as C18; default all.", autocompletion=_ids)
 ]
-Format = Annotated[str, typer.Option("--format", metavar="table|json|csv|md|html", help="How to print.")]
 
 
 def claims(*, name: ClaimId = None, format: Format = "table") -> None:  # noqa: A002 - the option's name

@@ -8,20 +8,26 @@ from typing import Annotated
 import typer
 
 from dsa_ledger.console import write
-from dsa_ledger.errors import BadInput, Fault, Faults
+from dsa_ledger.errors import BadInput, Fault, Faults, Words
 from dsa_ledger.options import Asked, check_format
-from dsa_ledger.validation import ABSENT
+from dsa_ledger.units import UnitError, parse_pace
 
 MOST_TOKENS_PER_S = 1e9
 
 SeenTable = Annotated[
     str | None,
-    typer.Option("--seen-table", metavar="CSV", help="Measured speeds: columns context, batch and tok_s or ms."),
+    typer.Option(
+        "--seen-table",
+        metavar="CSV",
+        help="Measured: columns context, batch and tok_s (of a request) or ms (of a step).",
+    ),
 ]
 SeenRate = Annotated[
-    float | None, typer.Option("--seen", metavar="TOK_S", help="Tokens per second of a request, seen.")
+    str, typer.Option("--seen", metavar="TOK_S|TIME", help="Tokens per second of a request seen, or one's time: 26ms.")
 ]
-ExpectedRate = Annotated[float | None, typer.Option("--expected", metavar="TOK_S", help="Tokens per second, expected.")]
+ExpectedRate = Annotated[
+    str, typer.Option("--expected", metavar="TOK_S|TIME", help="Tokens per second expected, or one's time.")
+]
 Five = Annotated[bool, typer.Option("--checklist", help="Five places to look at, in the order of their cost here.")]
 
 
@@ -29,8 +35,8 @@ def diagnose(
     *,
     asked: Asked,
     seen_table: SeenTable = None,
-    seen: SeenRate = None,
-    expected: ExpectedRate = None,
+    seen: SeenRate = "",
+    expected: ExpectedRate = "",
     checklist: Five = False,
 ) -> None:
     """Say which entries explain a measured speed. From speeds over contexts, or from one gap."""
@@ -39,29 +45,38 @@ def diagnose(
         _print_checklist(asked, [seen_table, seen, expected])
         return
     faults = Faults()
-    if seen_table is None:
-        for name, value in (("--seen", seen), ("--expected", expected)):
-            good = value is not None and 0 < value < MOST_TOKENS_PER_S
-            shown = ABSENT if value is None else value
-            faults.require(good, name, shown, "tokens per second, or a --seen-table; --checklist needs none")
+    paces = [] if seen_table else [_pace("--seen", seen, faults), _pace("--expected", expected, faults)]
+    if paces and not faults.found:
+        faults.require(paces[0] < paces[1], "--seen", seen, f"a speed below --expected, {expected}")
     faults.stop_if_any()
     from dsa_ledger.diagnosis import of_gap, of_table, read_table
     from dsa_ledger.options import scenario_of
     from dsa_ledger.render.timing import diagnosis_text
 
     scenario = scenario_of(asked)
-    if seen_table is not None:
-        found = of_table(scenario, read_table(seen_table))
-    else:
-        if seen is None or expected is None or seen >= expected:
-            raise BadInput([Fault("--seen", seen, f"less than --expected {expected}")])
-        found = of_gap(scenario, seen, expected)
+    found = of_table(scenario, read_table(seen_table, scenario)) if seen_table else of_gap(scenario, *paces)
     write(diagnosis_text(found, asked.format, colour=sys.stdout.isatty()))
 
 
+def _pace(name: str, text: str, faults: Faults) -> float:
+    """Return tokens per second; what was not given, or is none, is a fault."""
+    if not text:
+        faults.add(name, None, "tokens per second, or a --seen-table; --checklist needs none")
+        return 0.0
+    try:
+        pace = parse_pace(text)
+    except UnitError as wrong:
+        faults.add(name, text, str(wrong))
+        return 0.0
+    faults.require(0 < pace < MOST_TOKENS_PER_S, name, text, "a speed above 0")
+    return pace
+
+
 def _print_checklist(asked: Asked, measured: list[object]) -> None:
-    if any(value is not None for value in measured):
-        raise BadInput([Fault("--checklist", next(filter(None, measured), 0), "expected without a measured speed")])
+    if any(measured):
+        raise BadInput(
+            [Fault("--checklist", Words("with a measured speed"), "no --seen, --expected or --seen-table beside it")]
+        )
     from dsa_ledger.checklist import checklist_of
     from dsa_ledger.options import scenario_of
     from dsa_ledger.render.checklist import checklist_text

@@ -15,19 +15,44 @@ if TYPE_CHECKING:
 LONGEST_VALUE = 80
 
 
+class Words(str):
+    """Words in place of a value: printed as they are, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the words themselves."""
+        return str(self)
+
+
+class Said(str):
+    """A sentence in place of what was expected, where only what is wrong can be said: printed as it is."""
+
+    __slots__ = ()
+
+
+ABSENT = Words("absent")
+
+
 class Fault(NamedTuple):
-    """One thing wrong with the input: where it stands, what was found, what was expected."""
+    """One thing wrong with the input: where it stands, what was found, what was expected (a noun phrase, or `Said`)."""
 
     path: str
     value: object
     expected: str
 
     def __str__(self) -> str:
-        """Return the fault as one line, the value cut so that a huge one stays readable."""
-        shown = repr(self.value)
-        if len(shown) > LONGEST_VALUE:
-            shown = shown[: LONGEST_VALUE - 3] + "..."
-        return f"{self.path}: {shown}: {self.expected}"
+        """Return `path: value: expected ...` in one line, the value cut so that a huge one stays readable."""
+        said = self.expected if isinstance(self.expected, Said) else f"expected {self.expected}"
+        return f"{self.path}: {_shown(self.value)}: {said}"
+
+
+def _shown(value: object) -> str:
+    shown = repr(ABSENT if value is None else value)
+    if len(shown) <= LONGEST_VALUE:
+        return shown
+    closing = shown[0] if shown[0] in "'\"" else ""  # a quote that opens closes
+    return shown[: LONGEST_VALUE - 3 - len(closing)] + "..." + closing
 
 
 class ExpectedError(Exception):
@@ -81,7 +106,7 @@ class Faults:
     def require(self, holds: bool, path: str, value: object, expected: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Note a fault unless `holds`; `expected` names what would have been right."""
         if not holds:
-            self.add(path, value, f"expected {expected}")
+            self.add(path, value, expected)
 
     def stop_if_any(self) -> None:
         """Raise BadInput when at least one fault was noted."""
@@ -90,13 +115,18 @@ class Faults:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "expected one of ..." with the nearest known names first, at most eight."""
+    """Return "one of ..." with the nearest known names first, at most eight, and the nearest one as a question."""
     names = sorted(known)
-    lower = {name.lower(): name for name in names}
-    close = [lower[hit] for hit in difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.4)]
+    close = close_names(word, names)
     rest = [name for name in names if name not in close]
     rest.sort(key=lambda name: word.lower() not in name.lower())  # those that hold the word, such as a family's
     listed = (close + rest)[:8]
     more = f" and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(listed)}{more}"
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"one of {', '.join(listed)}{more}{hint}"
+
+
+def close_names(word: str, known: Iterable[str]) -> list[str]:
+    """Return the names spelled most like the word, the nearest first, at most three."""
+    lower = {name.lower(): name for name in known}
+    return [lower[hit] for hit in difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.4)]

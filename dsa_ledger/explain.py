@@ -12,7 +12,7 @@ import opcode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.errors import BadInput, Fault, nearest
+from dsa_ledger.errors import BadInput, Fault, Said, nearest
 from dsa_ledger.ledger import Total
 from dsa_ledger.units import IN_BYTES, Unit, brief
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dsa_ledger.ledger import Entry, Ledger, Source
 
 LONG_BYTES = 10_000  # from here on KiB, MiB or GiB read better than digits
+_RETURNS = {code for name, code in opcode.opmap.items() if name.startswith("RETURN_")}
 DIGITS = ".6g"  # of times, rates and shares; JSON has them all
 
 
@@ -92,7 +93,7 @@ def _spelled(formula: Callable[..., Any]) -> str:
     """
     code = formula.__code__
     steps = zip(code.co_code[::2], code.co_positions(), strict=True)
-    places = {place for step, place in steps if opcode.opname[step].startswith("RETURN_")}
+    places = {place for step, place in steps if step in _RETURNS}
     first, last, begin, end = places.pop() if len(places) == 1 else (None,) * 4
     if first is None or last is None or begin is None or end is None:
         raise LookupError(f"{code.co_name} in {code.co_filename} is no function with one return expression")
@@ -133,15 +134,9 @@ def reached(ledger: Ledger, key: str) -> list[Entry]:
         groups = (start for start in _WANTING if key.startswith(start))
         absent = (start for start in groups if not any(name.startswith(start) for name in ledger.entries))
         wanting = next((f" without {_WANTING[start]}" for start in absent), "")
-        raise BadInput([Fault("KEY", key, f"no such entry in this ledger{wanting}; {nearest(key, ledger.entries)}")])
-    seen: dict[str, None] = {}
-    waiting = [key]
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen[name] = None
-            waiting.extend(used for _, used in reversed(ledger.entries[name].inputs))
-    return [ledger.entries[name] for name in seen]
+        said = f"no such entry in this ledger{wanting}; expected {nearest(key, ledger.entries)}"
+        raise BadInput([Fault("KEY", key, Said(f"{said} (`estimate --all` lists every key)"))])
+    return ledger.reached(key)
 
 
 def quantity(entry: Entry) -> str:
@@ -164,6 +159,7 @@ def origin(source: Source) -> str:
 def explained(ledger: Ledger, key: str, levels: int | None = None) -> Iterator[tuple[int, str]]:
     """Yield depth and line: the entry, its formula, the numbers put in, its source, then each input likewise.
 
+    Each entry is shown once, then "as above"; the first one names the weakest fact it rests on, as the table does.
     With `levels` the walk stops there: what lies deeper is counted, not shown.
     """
     reached(ledger, key)
@@ -176,20 +172,20 @@ def _explained(
     entry = ledger.entries[key]
     label = f"{name}: {key}" if name and name != key else key
     line = f"{label} = {quantity(entry)}"
+    if key in shown:
+        yield depth, f"{line}  (as above)"
+        return
     if entry.formula is None:
         yield depth, f"{line}  {origin(entry.source)}"
-    elif key in shown:
-        yield depth, f"{line}  (shown above)"
-        return
     elif levels is not None and depth >= levels:
         yield depth, f"{line}  (rests on {len(reached(ledger, key)) - 1} more)"
         return
     else:
-        yield depth, line
+        yield depth, line if depth else f"{line}  weakest: {ledger.weakest(key)}"
         yield depth + 1, f"= {formula_text(entry)}"
         yield depth + 1, f"= {numbers_text(entry, ledger)}"
         yield depth + 1, origin(entry.source)
-    if entry.note and key not in shown:
+    if entry.note:
         yield depth + 1, f"note: {entry.note}"
     shown.add(key)
     for parameter, used in entry.inputs:

@@ -37,8 +37,7 @@ class Source:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Fact(Generic[T]):
+class Fact(NamedTuple, Generic[T]):
     """A value with its source, as an engine rule or a catalog hands it out before it is posted."""
 
     value: T
@@ -163,8 +162,8 @@ class Ledger:
         self.given(f"{key}.observed", observed, unit, source)
         self.derive(key, unit, _difference, source, note, observed=f"{key}.observed", predicted=against)
 
-    def givens_under(self, key: str) -> list[Entry]:
-        """Return the givens that an entry rests on, each once, in the order met."""
+    def reached(self, key: str) -> list[Entry]:
+        """Return an entry and all it rests on, each once, inputs after what uses them."""
         seen: dict[str, None] = {}
         waiting = [key]
         while waiting:
@@ -172,7 +171,11 @@ class Ledger:
             if name not in seen:
                 seen[name] = None
                 waiting.extend(used for _, used in reversed(self.entries[name].inputs))
-        return [self.entries[name] for name in seen if not self.entries[name].inputs]
+        return [self.entries[name] for name in seen]
+
+    def givens_under(self, key: str) -> list[Entry]:
+        """Return the givens that an entry rests on, each once, in the order met."""
+        return [entry for entry in self.reached(key) if not entry.inputs]
 
     def weakest(self, key: str) -> Kind:
         """Return the weakest kind of fact that an entry rests on; `scenario` when it rests on nothing else."""

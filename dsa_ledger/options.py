@@ -10,9 +10,10 @@ import inspect
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.models import ArgumentInfo
 
 from dsa_ledger.assignment import set_path, set_value
-from dsa_ledger.errors import BadInput, Fault, Faults, NotModelled, nearest
+from dsa_ledger.errors import ABSENT, BadInput, Fault, Faults, NotModelled, Said, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,28 +159,27 @@ def check_format(name: str) -> None:
         raise BadInput([_format_fault(name)])
 
 
-def mentioned(arguments: Sequence[str]) -> tuple[Option, ...]:
-    """Return the options that the arguments name, or all of them where some word is to be explained or is unknown.
-
-    typer makes a validator for every option, given or not: 0.2 ms each.
-    """
-    words = {text.partition("=")[0] for text in arguments if text.startswith("--")}
-    if words <= {option.name for option in OPTIONS} | {"--set", "--from-command", "--format", "--all", "--fleet"}:
-        return tuple(option for option in OPTIONS if option.name in words)
-    return OPTIONS
-
-
 def scenario_options(
-    command: Callable[..., None], options: Sequence[Option] = OPTIONS, *, takes_file: bool = True
+    command: Callable[..., None],
+    options: Sequence[Option] = OPTIONS,
+    *,
+    takes_file: bool = True,
+    arguments: Sequence[str] | None = None,
 ) -> Callable[..., None]:
-    """Return `command`, which takes `asked`, with these options in its signature, and SCENARIO if it takes a file."""
+    """Return `command`, which takes `asked`, with these options in its signature, and SCENARIO if it takes a file.
+
+    With `arguments` it has only the options that they name, or all where some word is to be explained or is unknown:
+    typer makes a validator for every option, given or not, 0.3 ms each.
+    """
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         own = {name: value for name, value in given.items() if name in kept}
-        values = {option: given[option.parameter] for option in options if given[option.parameter] not in _NOT_GIVEN}
+        values = {option: given.get(option.parameter) for option in options}
+        values = {option: value for option, value in values.items() if value not in _NOT_GIVEN}
         commands = tuple(given.get("from_command") or ())
-        asked = Asked(given.get("scenario"), values, given["set"] or [], given["format"], commands, {}, [])
+        form = given.get("format", _FORMAT.default)
+        asked = Asked(given.get("scenario"), values, given.get("set") or [], form, commands, {}, [])
         command(asked=asked, **own)
 
     signature = inspect.signature(command, eval_str=True)
@@ -187,10 +187,22 @@ def scenario_options(
     positional = [parameter for parameter in kept.values() if parameter.default is parameter.empty]
     named = [parameter for parameter in kept.values() if parameter.default is not parameter.empty]
     first, last = ([_SCENARIO], [_FROM_COMMAND]) if takes_file else ([], [])
-    parameters = [*positional, *first, *map(_parameter, options), *last, _SET, *named, _FORMAT]
+    # The command's own first: they are what its help is asked for.
+    parameters = [*positional, *first, *named, *map(_parameter, options), *last, _SET, _FORMAT]
+    if arguments is not None:
+        words = {text.partition("=")[0] for text in arguments if text.startswith("--")}
+        if words <= {_word(parameter) for parameter in parameters}:
+            parameters = [parameter for parameter in parameters if _word(parameter) in {None, *words}]
     run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _word(parameter: inspect.Parameter) -> str | None:
+    """Return what sets a parameter on the command line, `--tp`; None where that is its place."""
+    if isinstance(parameter.annotation.__metadata__[0], ArgumentInfo):
+        return None
+    return "--" + parameter.name.replace("_", "-")
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -236,13 +248,10 @@ _SET = _keyword(
     ],
     None,
 )
-_FORMAT = _keyword(
-    "format",
-    Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print.", autocompletion=_among(*FORMATS))
-    ],
-    "table",
-)
+Format = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print.", autocompletion=_among(*FORMATS))
+]
+_FORMAT = _keyword("format", Format, "table")
 
 
 def scenario_of(asked: Asked) -> Scenario:
@@ -255,7 +264,7 @@ def scenario_of(asked: Asked) -> Scenario:
         scenario = validated(Scenario, tables)
     except BadInput as bad:
         hinted = BadInput(_with_hint(fault) for fault in bad.faults)
-        faults.found.extend(named(hinted, asked).faults)
+        faults.found.extend([fault for fault in named(hinted, asked).faults if not _follows(fault, faults.found)])
         faults.found.extend(_unknown_names(tables, asked))
     faults.stop_if_any()
     return scenario
@@ -283,22 +292,27 @@ def tables_of(asked: Asked) -> tuple[dict[str, Any], Faults]:
 
 
 _WANTED = {
-    "model": "expected a name that `dsa-ledger models` lists, or a config.json",
-    "gpu": "expected a name that `dsa-ledger gpus` lists, or a TOML file",
-    "engine": "expected sglang, vllm or tensorrt-llm, as in sglang@0.5.23",
+    "model": "a name that `dsa-ledger models` lists, or a config.json",
+    "gpu": "a name that `dsa-ledger gpus` lists, or a TOML file",
+    "engine": "sglang, vllm or tensorrt-llm, as in sglang@0.5.23",
 }
 
 
 def _with_hint(fault: Fault) -> Fault:
     """Return the fault of a name left out with the command that lists the names."""
-    from dsa_ledger.validation import ABSENT
-
     return fault._replace(expected=_WANTED[fault.path]) if fault.value is ABSENT and fault.path in _WANTED else fault
 
 
 def named(bad: BadInput, asked: Asked) -> BadInput:
     """Return the same faults, each path followed by the option that sets it, or by the file it stands in."""
     return BadInput(fault._replace(path=_with_option(fault.path, asked)) for fault in bad.faults)
+
+
+def _follows(fault: Fault, found: Sequence[Fault]) -> bool:
+    """Tell whether a field is absent only because the launch command that would set it has a fault of its own."""
+    paths = {other.path.removesuffix(" (--from-command)") for other in found if "--from-command" in other.path}
+    field = fault.path.partition(" ")[0]
+    return fault.value is ABSENT and (field in paths or ("--from-command" in paths and field in ("model", "engine")))
 
 
 def _with_option(path: str, asked: Asked) -> str:
@@ -343,11 +357,11 @@ def _put(tables: dict[str, Any], path: str, value: Any, option: str, faults: Fau
 def _put_text(tables: dict[str, Any], text: str, asked: Asked, faults: Faults) -> None:
     path, (_, equals, written) = set_path(text), text.partition("=")
     if not equals or not all(path.split(".")):
-        faults.add("--set", text, "expected PATH=VALUE, such as draft.topk=2")
+        faults.add("--set", text, "PATH=VALUE, such as draft.topk=2")
         return
     option = _BY_PATH.get(path)
     if option and option in asked.values:
-        faults.add(f"{path} (--set)", written, f"also given by {option.name}; give it once")
+        faults.add(f"{path} (--set)", written, Said(f"also given by {option.name}; give it once"))
         return
     _put(tables, path, set_value(written), "--set", faults)
 

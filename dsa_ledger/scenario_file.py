@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.catalog.files import read_toml
+from dsa_ledger.catalog.files import exists, read_toml
 from dsa_ledger.errors import BadInput, Fault, nearest
 
 if TYPE_CHECKING:
@@ -38,14 +38,16 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.suffix == ".toml" or "/" in name:
         return path
+    for folder in folders():
+        path = folder / f"{name}.toml"
+        if exists(str(path)):
+            return path
+    claims = claim_files()
+    if name.upper() in claims:
+        return claims[name.upper()]
     known = shipped()
-    if name not in known:
-        claims = claim_files()
-        if name.upper() in claims:
-            return claims[name.upper()]
-        hint = nearest(name, known) if known else "no scenario came with this installation"
-        raise BadInput([Fault("SCENARIO", name, f"expected a .toml file or a shipped scenario; {hint}")])
-    return known[name]
+    hint = nearest(name, known) if known else "no scenario came with this installation"
+    raise BadInput([Fault("SCENARIO", name, f"a .toml file or a shipped scenario: {hint}")])
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def read_claim(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def put(tables: dict[str, Any], path: str, value: Any) -> str | None:
-    """Set one dotted field; return what stands in the way where a part of the path is no table, else None."""
+    """Set one dotted field; return what was expected where a part of the path is no table, else None."""
     *parents, last = path.split(".")
     if path.startswith("model_overrides."):
         parents, last = ["model_overrides"], path.removeprefix("model_overrides.")
@@ -73,7 +75,7 @@ def put(tables: dict[str, Any], path: str, value: Any) -> str | None:
     for depth, name in enumerate(parents):
         below = table.setdefault(name, {})
         if not isinstance(below, dict):
-            return f"{'.'.join(parents[: depth + 1])} is {below!r}, not a table"
+            return f"a table at {'.'.join(parents[: depth + 1])}, which is {below!r}"
         table = below
     table[last] = value
     return None

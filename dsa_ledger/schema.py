@@ -1,16 +1,12 @@
 """The inputs: pydantic models, frozen, unknown fields refused, every fault reported at once with its dotted path."""
 
-from __future__ import annotations
-
-import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+# Annotations are values here, not text: pydantic would compile each one anew, 5 ms a start.
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
-from dsa_ledger.units import parse_bytes, parse_count, parse_rate, parse_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from dsa_ledger.units import parse_bytes, parse_count, parse_gib, parse_rate, parse_seconds
 
 
 def _whole(value: Any) -> Any:
@@ -27,12 +23,15 @@ def _reading(parse: Callable[[str], float]) -> BeforeValidator:
 
 # They stand last in an annotation: put before the bounds, the bounds would be missing from the JSON Schema.
 WHOLE = BeforeValidator(_whole)
-TOKENS, BYTES, RATE = _reading(parse_count), _reading(parse_bytes), _reading(parse_rate)
+TOKENS, BYTES, RATE, GIB = map(_reading, (parse_count, parse_bytes, parse_rate, parse_gib))
 # Up to here score arithmetic, quadratic in the context, stays within 64 bits in a sweep's arrays.
 LONGEST_CONTEXT = 1 << 22
 Positive = Annotated[int, Field(ge=1, le=1 << 40), WHOLE]
+Natural = Annotated[int, Field(ge=0), WHOLE]
+Ways = Annotated[int, Field(ge=1, le=4096), WHOLE]
+Tokens = Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS]
+Requests = Annotated[int, Field(ge=1, le=1 << 24), TOKENS]
 SharingKind = Literal["full", "shared"]
-LayerKind = Literal["full", "shared", "linear"]
 
 
 class Frozen(BaseModel):
@@ -69,8 +68,8 @@ class QuantSpan(Frozen):
     """The format of one module over a run of layers [first, last]."""
 
     module: str
-    first: Annotated[int, Field(ge=0), WHOLE]
-    last: Annotated[int, Field(ge=0), WHOLE]
+    first: Natural
+    last: Natural
     quant: Quant
 
 
@@ -85,23 +84,6 @@ class IndexSharing(Frozen):
     nulls: tuple[str, ...] = ()
 
 
-class LayerPlan(Frozen):
-    """Full, shared or linear, layer by layer, as one engine version runs the model; draft layers apart."""
-
-    kinds: tuple[LayerKind, ...]
-    draft_layers: Annotated[int, Field(ge=0), WHOLE] = 0
-
-    @property
-    def full(self) -> tuple[int, ...]:
-        """Return the ids of the layers that run their own indexer."""
-        return tuple(layer for layer, kind in enumerate(self.kinds) if kind == "full")
-
-    @property
-    def shared(self) -> tuple[int, ...]:
-        """Return the ids of the layers that reuse the last full layer's top-k."""
-        return tuple(layer for layer, kind in enumerate(self.kinds) if kind == "shared")
-
-
 class Model(Frozen):
     """What the ledger needs of a model's config.json, in elements and layers."""
 
@@ -109,18 +91,18 @@ class Model(Frozen):
     architecture: str
     hidden: Positive
     vocabulary: Positive
-    layers: Annotated[int, Field(ge=1, le=4096), WHOLE]
+    layers: Ways
     dense_layers: Annotated[int, Field(ge=0, description="leading layers with a dense MLP"), WHOLE]
     draft_layers: Annotated[int, Field(ge=0, le=16, description="MTP (nextn) layers in the checkpoint"), WHOLE]
     heads: Positive
-    qk_nope: Annotated[int, Field(ge=0), WHOLE]
-    qk_rope: Annotated[int, Field(ge=0), WHOLE]
+    qk_nope: Natural
+    qk_rope: Natural
     v_head: Positive
     q_lora: Positive
     kv_lora: Positive
     experts: Positive
     experts_per_token: Positive
-    shared_experts: Annotated[int, Field(ge=0), WHOLE]
+    shared_experts: Natural
     dense_intermediate: Positive
     expert_intermediate: Positive
     index_heads: Positive
@@ -187,12 +169,12 @@ class Engine(Frozen):
 class Sharding(Frozen):
     """How one server is cut over its ranks."""
 
-    tp: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
-    ep: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
+    tp: Ways = 1
+    ep: Ways = 1
     pp: Annotated[int, Field(ge=1, le=256), WHOLE] = 1
-    cp: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
-    dcp: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
-    dp_attention: Annotated[int, Field(ge=1, le=4096), WHOLE] = 1
+    cp: Ways = 1
+    dcp: Ways = 1
+    dp_attention: Ways = 1
     layer_split: bool = False
     pp_partition: tuple[Positive, ...] | None = Field(
         None, description="layers per stage, where the default is overridden"
@@ -219,7 +201,7 @@ class MeasuredStep(Frozen):
         if isinstance(value, str):
             time, at, context = value.partition("@")
             if not at:
-                raise ValueError("expected TIME@CONTEXT, such as 16.9ms@8192")
+                raise ValueError("TIME@CONTEXT, such as 16.9ms@8192")
             return {"seconds": parse_seconds(time), "context": context.strip()}
         return value
 
@@ -228,12 +210,8 @@ class Load(Frozen):
     """What the server is asked to hold and run."""
 
     batch: Annotated[int, Field(ge=1, le=1 << 24), WHOLE] = Field(1, description="requests running on the whole server")
-    context: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = Field(
-        None, description="cached tokens per request"
-    )
-    new_tokens: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = Field(
-        None, description="prompt tokens computed now"
-    )
+    context: Tokens | None = Field(None, description="cached tokens per request")
+    new_tokens: Tokens | None = Field(None, description="prompt tokens computed now")
     measured_step: MeasuredStep | None = Field(None, description="a step seen at this batch, such as 16.9ms@8192")
     mean_run_pages: Annotated[float, Field(ge=1, le=1 << 30)] | None = Field(
         None, description="pages that lie in a row in the block table; default contiguous"
@@ -243,9 +221,9 @@ class Load(Frozen):
     )
 
     @model_validator(mode="after")
-    def _one_run(self) -> Load:
+    def _one_run(self) -> Self:
         if self.block_table is not None and self.mean_run_pages is not None:
-            raise ValueError("give mean_run_pages or block_table, not both")
+            raise ValueError("mean_run_pages or block_table, not both")
         return self
 
 
@@ -253,13 +231,13 @@ class Limits(Frozen):
     """The engine's own caps, by meaning."""
 
     mem_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    context_length: Annotated[int, Field(ge=1, le=LONGEST_CONTEXT), TOKENS] | None = None
-    max_running_requests: Annotated[int, Field(ge=1, le=1 << 24), TOKENS] | None = None
+    context_length: Tokens | None = None
+    max_running_requests: Requests | None = None
     max_total_tokens: Annotated[int, Field(ge=1, le=1 << 48), TOKENS] | None = None
     chunked_prefill: Annotated[int, Field(ge=1, le=1 << 32), TOKENS] | None = Field(
         None, description="chunked_prefill_size, max_num_batched_tokens or max_num_tokens"
     )
-    graph_requests: Annotated[int, Field(ge=1, le=1 << 24), TOKENS] | None = Field(
+    graph_requests: Requests | None = Field(
         None, description="SGLang's largest captured decode batch (cuda_graph_max_bs)"
     )
 
@@ -267,8 +245,8 @@ class Limits(Frozen):
 class Observed(Frozen):
     """What a running server showed: free memory around weight loading (GiB), bytes left for the pool."""
 
-    free_before: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
-    free_after: Annotated[float, Field(gt=0, le=1 << 20)] | None = None
+    free_before: Annotated[float, Field(gt=0, le=1 << 20), GIB] | None = None
+    free_after: Annotated[float, Field(gt=0, le=1 << 20), GIB] | None = None
     kv_bytes: Annotated[int, Field(ge=0, le=1 << 50), BYTES] | None = None
     driver: str | None = Field(None, max_length=40, description="the server's driver, held against a profile's")
 
@@ -351,6 +329,3 @@ class Scenario(Frozen):
     def has(self, feature: str) -> bool:
         """Tell whether a feature is switched on."""
         return feature in self.features
-
-
-UNION_TAGS = re.compile(r"\.(?:name|table)(?=\.|$)")

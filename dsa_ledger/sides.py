@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dsa_ledger.errors import BadInput, Fault, NotModelled
+from dsa_ledger.errors import ABSENT, BadInput, Fault, NotModelled
 from dsa_ledger.options import OPTIONS, named, scenario_of
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ def comparison(asked: Asked, other: str | None, changes: Sequence[str]) -> Compa
     from dsa_ledger.compare import SIDES, compare
 
     if other is None and not changes:
-        from dsa_ledger.validation import ABSENT
-
-        expected = "expected a second scenario, or --b PATH=VALUE for what is different in it"
+        expected = "a second scenario, or --b PATH=VALUE for what is different in it"
         raise BadInput([Fault("B", ABSENT, expected)])
     whole = {"a": asked, "b": _changed(asked, other, changes)}
     answers: dict[str, tuple[Scenario, Ledger]] = {}

@@ -6,7 +6,7 @@ import re
 import types
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from dsa_ledger.errors import BadInput, Fault, nearest
+from dsa_ledger.errors import ABSENT, BadInput, Fault, Said, Words, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,41 +20,28 @@ Inputs = TypeVar("Inputs", bound="BaseModel")
 _NAME_OR_TABLE = ("model", "gpu")
 
 _EXPECTED = {
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
-    "dict_type": "expected a table",
-    "finite_number": "expected a finite number",
-    "float_parsing": "expected a number",
-    "float_type": "expected a number",
-    "greater_than": "expected more than {gt}",
-    "greater_than_equal": "expected at least {ge}",
-    "int_from_float": "expected a whole number",
-    "int_parsing": "expected a whole number",
-    "int_type": "expected a whole number",
-    "less_than": "expected less than {lt}",
-    "less_than_equal": "expected at most {le}",
-    "missing": "expected a value",
-    "model_attributes_type": "expected a table",
-    "model_type": "expected a table",
-    "string_pattern_mismatch": "expected text that matches {pattern}",
-    "string_too_long": "expected at most {max_length} characters",
-    "string_too_short": "expected at least {min_length} characters",
-    "string_type": "expected text",
-    "tuple_type": "expected a list",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "missing": "a value",
+    "model_attributes_type": "a table",
+    "model_type": "a table",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "at least {min_length} characters",
+    "string_type": "text",
+    "tuple_type": "a list",
 }
-
-
-class Words(str):
-    """Words in place of a value: printed as they are, without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        """Return the words themselves."""
-        return str(self)
-
-
-ABSENT = Words("absent")
 
 
 def validated(kind: type[Inputs], data: Mapping[str, Any], prefix: str = "") -> Inputs:
@@ -99,6 +86,8 @@ def _without_branch(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 def _as_written(value: Any) -> Any:
     """Return a number for text that is one (options come as text), and words for what is too long or not hashable."""
+    if value is None:
+        return Words("null")
     if isinstance(value, dict):
         return Words(f"a table of {len(value)}")
     if isinstance(value, list | tuple):
@@ -115,26 +104,27 @@ def _expected(detail: ErrorDetails, kind: type[BaseModel], path: tuple[str | int
         return _unknown_field(kind, path)
     if what == "literal_error":
         known = re.findall(r"'([^']*)'", context["expected"])
-        return nearest(str(detail["input"]), known) if known else f"expected {context['expected']}"
-    if what == "value_error":
+        return nearest(str(detail["input"]), known) if known else context["expected"]
+    if what == "value_error":  # our own validators say what would have been right
         return str(context["error"])
     if what in _EXPECTED:
         return _EXPECTED[what].format(**context)
-    return detail["msg"].replace("Input should be", "expected")
+    start, _, wanted = detail["msg"].partition("Input should be ")
+    return Said(detail["msg"]) if start or not wanted else wanted
 
 
 def _unknown_field(kind: type[BaseModel], path: tuple[str | int, ...]) -> str:
     last = str(path[-1])
     elsewhere = [known for known in field_paths(kind) if known.endswith("." + last)]
     if elsewhere:
-        return f"unknown field; did you mean {elsewhere[0]!r}?"
+        return Said(f"unknown field; did you mean {elsewhere[0]!r}?")
     owner: type[BaseModel] | None = kind
     for part in path[:-1]:
         fields = owner.model_fields if owner else {}
         annotation = next((field.annotation for name, field in fields.items() if part in (name, field.alias)), None)
         owner = _table(annotation)
     names = [field.alias or name for name, field in (owner or kind).model_fields.items()]
-    return f"unknown field; {nearest(last, names)}"
+    return Said(f"unknown field; expected {nearest(last, names)}")
 
 
 def _table(annotation: Any) -> type[BaseModel] | None:

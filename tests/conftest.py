@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 # A few hundred examples; no deadline, because a shared machine pauses where it likes. In CI they are the same each
 # time, so that a change is judged by what it changes; by hand they are drawn anew.
@@ -75,6 +75,20 @@ def _listed_by_hand() -> list[str]:
         for path in found
         if not any(part in LEFT_BEHIND or part.startswith(".") or part.endswith(".egg-info") for part in path.parts)
     ]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    """Run the command line in this process; return exit code, standard output and standard error."""
+
+    def run_it(*arguments: str) -> tuple[object, str, str]:
+        from dsa_ledger.cli import main
+
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        return left.value.code, *capsys.readouterr()
+
+    return run_it
 
 
 @pytest.fixture(scope="session")

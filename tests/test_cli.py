@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from sample_ledger import sample_ledger
+from typer.models import OptionInfo
 
 import dsa_ledger
 from dsa_ledger import account
-from dsa_ledger.cli import main
+from dsa_ledger.cli import ABOUT_A_SCENARIO, EXAMPLES, application, main
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 
 if TYPE_CHECKING:
@@ -30,18 +32,6 @@ def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         check=False,
         env=os.environ | {"COLUMNS": "80"} | environment,
     )
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line in this process; return exit code, standard output and standard error."""
-
-    def run_it(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        return left.value.code, *capsys.readouterr()
-
-    return run_it
 
 
 @pytest.fixture
@@ -66,6 +56,26 @@ def test_help_names_every_command_and_the_exit_codes(run) -> None:
         assert word in out
 
 
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_help_ends_with_an_example_whose_options_exist(run, name: str) -> None:
+    """Each command's help ends with one line to try, made of options that the same help explains."""
+    code, out, _ = run(name, "--help")
+    example = " ".join(out.partition("Example: ")[2].split())
+    assert (code, example) == (0, f"dsa-ledger {EXAMPLES[name]}")
+    words = [word for word in EXAMPLES[name].split() if word.startswith("--")]
+    assert [word for word in words if f"  {word}" not in out] == []
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - {"calibrate", "claims"}))
+def test_an_example_runs(run, name: str) -> None:
+    assert run(*EXAMPLES[name].split())[0] == 0
+
+
+def test_a_commands_own_options_come_before_the_scenarios(run) -> None:
+    _, out, _ = run("plan", "--help")
+    assert 0 < out.index("  --largest-context") < out.index("  --model ID")
+
+
 def test_help_says_what_each_command_answers_in_a_whole_sentence(run) -> None:
     _, out, _ = run("--help")
     listed = [line for line in out.split("Commands:")[1].split("Exit codes")[0].splitlines() if line.strip()]
@@ -74,7 +84,7 @@ def test_help_says_what_each_command_answers_in_a_whole_sentence(run) -> None:
 
 def test_profiles_list_where_the_package_holds_none(run, monkeypatch, tmp_path) -> None:
     """An installed package has no folder of profiles until one has been measured."""
-    monkeypatch.setattr("dsa_ledger.cli_calibrate._built_in", lambda: tmp_path / "absent")
+    monkeypatch.setattr("dsa_ledger.cli_profiles._built_in", lambda: tmp_path / "absent")
     code, out, _ = run("profiles", "list")
     assert (code, out.partition(":")[0]) == (0, "no profile")
 
@@ -108,7 +118,41 @@ def test_what_does_not_fit_is_printed_all_the_same_with_exit_3(run, monkeypatch)
     assert code == 3
     assert json.loads(out)["shortfalls"] == sample_ledger().shortfalls
     assert err == f"does not fit: {sample_ledger().shortfalls[0]}\n"
-    assert run("explain", "pool.budget_bytes", *LEAST)[0] == 3
+    code, out, err = run("explain", "pool.budget_bytes", *LEAST)
+    assert (code, "does not fit" in out, err.startswith("does not fit: ")) == (3, False, True)
+
+
+@pytest.mark.parametrize("form", ["table", "md", "html"])
+def test_a_reader_is_told_once_why_it_does_not_fit(run, monkeypatch, form) -> None:
+    monkeypatch.setattr(account, "estimate", lambda _: sample_ledger())
+    code, out, err = run("estimate", *LEAST, "--format", form)
+    assert (code, out.lower().count("does not fit"), err) == (3, 1, "")
+
+
+@pytest.mark.parametrize("command", sorted(ABOUT_A_SCENARIO))
+def test_a_command_started_with_some_options_has_those_and_started_with_an_unknown_one_has_all(command) -> None:
+    """What is left out for a fast start can not have been asked for."""
+
+    def options(*arguments: str) -> dict[str, object]:
+        (found,) = application([command, *arguments]).registered_commands
+        places = inspect.signature(found.callback).parameters.values()
+        said = {place.name: place.annotation.__metadata__[0] for place in places}
+        return {name: option.default for name, option in said.items() if isinstance(option, OptionInfo)}
+
+    whole = options("--help")
+    assert {"tp", "set", "from_command", "format"} <= set(whole)
+    assert options("--unknown") == options("--tp", "8", "--unknown") == whole
+    assert options() == {}
+    for name, word in whole.items():
+        assert options(f"{word}=1") == {name: word}
+
+
+def test_validate_without_a_choice_is_the_published_times_and_says_so(run) -> None:
+    code, out, err = run("validate")
+    assert (code, out) == run("validate", "--published")[:2]
+    assert code == 0
+    assert err.startswith("--published, the default; --golden and --measured")
+    assert run("validate", "--published", "--golden", "absent.toml")[0] == 2
 
 
 def test_what_is_not_modelled_exits_4_with_nothing_on_standard_output(run, monkeypatch) -> None:
@@ -136,7 +180,7 @@ def test_faults_of_the_account_carry_the_option(run, monkeypatch) -> None:
         raise BadInput([Fault("gpus", 7, "tp x pp = 8")])
 
     monkeypatch.setattr(account, "estimate", refuse)
-    assert run("estimate", *LEAST, "--gpus", "7") == (2, "", "bad input: gpus (--gpus): 7: tp x pp = 8\n")
+    assert run("estimate", *LEAST, "--gpus", "7") == (2, "", "bad input: gpus (--gpus): 7: expected tp x pp = 8\n")
 
 
 def test_an_empty_option_is_a_fault(run) -> None:
@@ -161,12 +205,36 @@ def test_a_bug_keeps_its_traceback(monkeypatch) -> None:
         main(["estimate", *LEAST])
 
 
+def test_the_table_says_that_prefill_logits_are_counted_before_any_cut(run) -> None:
+    """4 GiB of logits beside a budget of 3.2 GiB: two forwards, since the engine cuts what exceeds the budget."""
+    _, out, _ = run("estimate", "glm52-8xh200-fp8")
+    group = out[out.index("workspace  ") :]
+    assert group.splitlines()[0].endswith("prefill logits before any cut")
+    assert "workspace.prefill_chunks                             2" in group
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["estimate glm52-8xh200-fp8 --all", "explain time.step_low_s glm52-8xh200-fp8", "claims", "claims C18"],
+)
+def test_a_terminal_of_80_columns_shows_whole_lines(run, asked: str) -> None:
+    """No line for people is wider than 80 columns but what is to be copied: a key, an address, a command."""
+    _, out, _ = run(*asked.split())
+    wide = [line.split("dsa-ledger ")[0] for line in out.splitlines() if len(line) > 80]
+    assert [line for line in wide if len(line) > 80 and max(map(len, line.split())) < 50] == []
+
+
+def test_a_scenario_in_the_place_of_a_key_is_told_where_it_stands(run) -> None:
+    said = "bad input: KEY: 'pr30531-pr': expected a key before the scenario, as in: explain pool.tokens pr30531-pr\n"
+    assert run("explain", "pr30531-pr") == (2, "", said)
+
+
 @pytest.mark.usefixtures("fitting")
 def test_explain_walks_to_the_sources(run) -> None:
     code, out, err = run("explain", "step.index_k_read_bytes", *LEAST)
     assert (code, err) == (0, "")
     assert "  = record_bytes * layers * tokens\n  = 132 * 21 * 100,000\n" in out
-    assert "[config] config.json indexer_types (2026-06-16)" in out
+    assert "[config] config.json indexer_types (2026-06-16)" in " ".join(out.split())
     code, out, _ = run("explain", "step.index_k_read_bytes", *LEAST, "--format", "json")
     assert json.loads(out)["key"] == "step.index_k_read_bytes"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults, NotModelled, nearest
+from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults, NotModelled, Said, Words, nearest
 
 
 @pytest.mark.parametrize(("error", "code"), [(BadInput([]), 2), (NotModelled("dcp", "sglang@0.5.9", "none"), 4)])
@@ -16,24 +16,48 @@ def test_each_failure_has_its_exit_code(error, code):
 
 
 def test_a_fault_is_a_path_a_value_and_what_was_expected():
-    assert str(Fault("sharding.tp", 7, "a divisor of 64")) == "sharding.tp: 7: a divisor of 64"
-    assert str(Fault("engine.version", "x", "a version")) == "engine.version: 'x': a version"
+    assert str(Fault("sharding.tp", 7, "a divisor of 64")) == "sharding.tp: 7: expected a divisor of 64"
+    assert str(Fault("engine.version", "x", "a version")) == "engine.version: 'x': expected a version"
+
+
+def test_every_fault_says_what_was_expected_once():
+    """One shape for every fault: `path: value: expected ...`; nothing given is absent; a sentence stands for itself."""
+    faults = Faults()
+    faults.require(False, "--goal", "cheap", nearest("cheap", ["step", "gpus"]))  # noqa: FBT003
+    faults.add("out", None, "a file")
+    faults.add("profile", Words("a table of 2"), Said("no such file"))
+    with pytest.raises(BadInput) as bad:
+        faults.stop_if_any()
+    assert bad.value.lines() == [
+        "--goal: 'cheap': expected one of step, gpus; did you mean 'step'?",
+        "out: absent: expected a file",
+        "profile: a table of 2: no such file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "closing"), [("x" * 99, "'"), ("it's " * 30, '"'), ([1] * 99, "..."), (10**99, "...")]
+)
+def test_a_quote_that_opens_closes(value, closing):
+    said = str(Fault("path", value, "less")).removesuffix(": expected less")
+    assert said.endswith(closing)
+    assert "..." in said
 
 
 def test_all_faults_are_kept_in_order_and_once():
     first, second = Fault("b", 1, "x"), Fault("a", [1, {2: 3}], "y")
     bad = BadInput([first, second, first])
     assert bad.faults == (first, second)
-    assert bad.lines() == ["b: 1: x", "a: [1, {2: 3}]: y"]
-    assert str(bad) == "b: 1: x\na: [1, {2: 3}]: y"
+    assert bad.lines() == ["b: 1: expected x", "a: [1, {2: 3}]: expected y"]
+    assert str(bad) == "b: 1: expected x\na: [1, {2: 3}]: expected y"
 
 
 @given(st.one_of(st.text(), st.binary(), st.integers(), st.lists(st.integers()), st.dictionaries(st.text(), st.text())))
 def test_a_fault_is_one_short_line(value):
     """A fault is one line of bounded length, whatever the value."""
-    said = str(Fault("path", value, "expected"))
+    said = str(Fault("path", value, "less"))
     assert len(said.splitlines()) == 1
-    assert len(said) <= len("path: ") + 80 + len(": expected")
+    assert len(said) <= len("path: ") + 80 + len(": expected less")
 
 
 def test_not_modelled_names_feature_version_and_reason():
@@ -57,21 +81,21 @@ def test_faults_are_collected_and_raised_together():
 def test_the_nearest_names_come_first():
     names = ["H100", "H200", "B200", "GB300", "H20", "H800", "B300", "GB200", "H20-3e", "A100"]
     said = nearest("H20O", names)
-    assert said.startswith("did you mean 'H20")
+    assert said.startswith("one of H20")
     assert "H200" in said
-    assert said.endswith("and 2 more")
-    assert nearest("h200", names).startswith("did you mean 'H200'?")
+    assert "and 2 more; did you mean 'H20" in said
+    assert nearest("h200", names).endswith("; did you mean 'H200'?")
 
 
 def test_without_anything_near_the_known_names_are_listed():
-    assert nearest("zzzzzz", ["bb", "aa"]) == "known: aa, bb"
+    assert nearest("zzzzzz", ["bb", "aa"]) == "one of aa, bb"
 
 
 @given(st.text(max_size=20), st.lists(st.text("abcXYZ019-", min_size=1, max_size=8), max_size=20, unique=True))
 def test_at_most_eight_names_are_listed_each_once(word, names):
     """At most eight known names are listed, each once, and the rest is counted."""
     said = nearest(word, names)
-    listed = said.partition("known: ")[2].partition(" and ")[0]
+    listed = said.partition("; did")[0].removeprefix("one of ").partition(" and ")[0]
     shown = listed.split(", ") if listed else []
     assert len(shown) == len(set(shown)) == min(len(names), 8)
     assert set(shown) <= set(names)

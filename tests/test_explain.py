@@ -10,6 +10,7 @@ from sample_ledger import sample_ledger
 from dsa_ledger.errors import BadInput
 from dsa_ledger.explain import explained, formula_text, numbers_text, reached
 from dsa_ledger.ledger import Ledger, Source
+from dsa_ledger.render.data import explanation_plain
 from dsa_ledger.units import Unit
 
 
@@ -53,7 +54,7 @@ def test_totals_are_written_out() -> None:
 
 def test_the_walk_ends_at_givens_with_kind_reference_and_date() -> None:
     assert text_of("step.index_k_read_bytes").splitlines() == [
-        "step.index_k_read_bytes = 277,200,000 B/step (264.36 MiB/step)",
+        "step.index_k_read_bytes = 277,200,000 B/step (264.36 MiB/step)  weakest: config",
         "  = record_bytes * layers * tokens",
         "  = 132 * 21 * 100,000",
         "  [engine] engine 1.0 pool.py (2026-01-02)",
@@ -69,7 +70,28 @@ def test_an_entry_shown_above_is_referred_to_not_repeated() -> None:
     ledger.total("step.twice", Source("engine", "x", ""), ["step.kv_read_bytes", "step.index_k_read_bytes"])
     lines = [line for _, line in explained(ledger, "step.twice")]
     assert sum(line == "= record_bytes * layers * tokens" for line in lines) == 1
-    assert lines[-1] == "step.index_k_read_bytes = 277,200,000 B/step (264.36 MiB/step)  (shown above)"
+    assert lines[-1] == "step.index_k_read_bytes = 277,200,000 B/step (264.36 MiB/step)  (as above)"
+
+
+def test_each_fact_is_shown_once() -> None:
+    """A given that two formulas use has its source at its first place alone, "as above" at the others."""
+    lines = text_of("step.kv_read_bytes").splitlines()
+    tokens = [line.partition("load.context_tokens = 100,000 tokens")[2] for line in lines if "load.context" in line]
+    assert tokens == ["  [scenario] load", "  (as above)"]
+
+
+def test_no_line_is_wider_than_a_terminal() -> None:
+    """Lines go on below themselves from column 80; only a word longer than that stays whole."""
+    ledger = sample_ledger()
+    ledger.given("a", 1, Unit.COUNT, Source("engine", "word " * 40, ""), "note " * 40)
+    lines = explanation_plain(ledger, "a").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("    word")
+
+
+def test_an_unknown_key_says_where_all_keys_are_listed() -> None:
+    with pytest.raises(BadInput, match="`estimate --all` lists every key"):
+        reached(sample_ledger(), "pool")
 
 
 def test_reached_lists_each_entry_once() -> None:

@@ -45,6 +45,14 @@ def test_estimate_loads_no_heavy_module_unless_it_draws(form: str) -> None:
     assert modules & (HEAVY | {"tomllib"}) == set()
 
 
+def test_estimate_loads_no_other_command_and_no_other_engine() -> None:
+    ours = {name.removeprefix("dsa_ledger.") for name in loaded(*ESTIMATE, "--format", "json")}
+    assert {"cli", "engines.sglang", "account.sglang_pool"} <= ours
+    assert [name for name in ours if name.startswith(("audit", "calib", "cli_", "compare", "plan", "sweep"))] == []
+    assert [name for name in ours if name.startswith(("engines.vllm", "engines.trtllm"))] == []
+    assert [name for name in ours if name.startswith(("account.vllm", "account.trtllm", "account.prefill"))] == []
+
+
 def test_explain_loads_no_heavy_module() -> None:
     assert loaded("explain", "pool.tokens", *ESTIMATE[1:]) & HEAVY == set()
 

@@ -37,6 +37,21 @@ def test_every_option_names_a_field_of_the_scenario() -> None:
     assert len({option.path for option in OPTIONS}) == len({option.parameter for option in OPTIONS}) == len(OPTIONS)
 
 
+def test_one_gpu_is_named_and_counted_apart() -> None:
+    """What `--machines` takes, 8xH200, says in `--gpu` how it is written there."""
+    said = "gpu (--gpu): '8xh200': expected one GPU's name, and how many in --gpus: --gpu H200 --gpus 8"
+    assert said in faults(gpu="8xh200", batch="0")
+
+
+def test_free_memory_is_gib_by_whatever_form() -> None:
+    """GiB is read with its unit as without; GB may be either, so it is refused."""
+    for text in ("48", "48 GiB"):
+        assert scenario_of(asked(free_after=text)).observed.free_after == 48
+    (said,) = faults(free_after="48GB")
+    assert said.startswith("observed.free_after (--free-after): '48GB': expected GiB: 48 as SGLang's log means its GB")
+    assert said.endswith("or 44.70 for 48 x 10^9 bytes")
+
+
 def test_numbers_come_as_text_with_their_units() -> None:
     scenario = scenario_of(
         asked(tp="8", context="1M", new_tokens="128Ki", kv_bytes="40 GiB", mem_fraction="0.9", layer_split=True)
@@ -102,7 +117,7 @@ def test_all_faults_come_at_once_each_with_its_option() -> None:
     assert "did you mean 'tp'" in found["sharding.tpp (--set)"]
     assert "expected PATH=VALUE" in found["--set"]
     assert found["load.batch (--set)"] == "load.batch (--set): '2': also given by --batch; give it once"
-    assert "known: " in found["--format"]
+    assert "expected one of " in found["--format"]
 
 
 def test_what_is_missing_is_named_all_at_once() -> None:
@@ -116,7 +131,7 @@ def test_what_is_missing_is_named_all_at_once() -> None:
 
 
 def test_a_name_cannot_be_reached_into() -> None:
-    assert faults("gpu.sms=3") == ["gpu.sms (--set): 3: gpu is 'H200', not a table"]
+    assert faults("gpu.sms=3") == ["gpu.sms (--set): 3: expected a table at gpu, which is 'H200'"]
 
 
 def test_an_empty_option_is_a_fault_not_an_absence() -> None:
@@ -188,8 +203,8 @@ def test_a_fault_of_the_file_names_the_file(tmp_path) -> None:
         f"gpu (in {path}): absent: expected a name that `dsa-ledger gpus` lists, or a TOML file",
         f"sharding.tp (in {path}): 0: expected at least 1",
         (
-            f"sharding.tq (in {path}): 1: unknown field; did you mean 'tp'? known: tp, cp, dcp, dp_attention, ep, "
-            "layer_split, pp, pp_partition"
+            f"sharding.tq (in {path}): 1: unknown field; expected one of tp, cp, dcp, dp_attention, ep, layer_split, "
+            "pp, pp_partition; did you mean 'tp'?"
         ),
         "load.batch (--batch): 0: expected at least 1",
     ]
@@ -255,6 +270,6 @@ def test_the_decorator_shows_every_option_and_hides_asked() -> None:
         """Do nothing."""
 
     parameters = inspect.signature(command).parameters
-    assert list(parameters)[:3] == ["key", "scenario", "model"]
+    assert list(parameters)[:4] == ["key", "scenario", "flag", "model"]  # its own first
     assert {option.parameter for option in OPTIONS} | {"flag", "set", "format"} < set(parameters)
     assert "asked" not in parameters

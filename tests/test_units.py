@@ -16,6 +16,9 @@ from dsa_ledger.units import (
     brief,
     parse_bytes,
     parse_count,
+    parse_gib,
+    parse_pace,
+    parse_price,
     parse_rate,
     parse_seconds,
     show,
@@ -132,7 +135,27 @@ def test_rates_and_times_by_hand():
     assert parse_rate("3.35 TB/s") == 3.35e12
     assert parse_seconds("16.9 ms") == 0.0169
     assert parse_seconds("40 us") == parse_seconds("40 µs") == 4e-5
-    assert parse_seconds("2") == 2.0
+    assert parse_seconds("2 s") == parse_seconds(2) == 2.0
+
+
+def test_paces_prices_and_gibibytes_by_hand():
+    assert parse_pace("38") == parse_pace(38) == 38.0
+    assert parse_pace("25 ms") == 40.0  # a token every 25 ms
+    assert parse_price("$3.5") == parse_price("3.5 ") == parse_price(3.5) == 3.5
+    assert parse_gib("44.7") == parse_gib("44.7 GiB") == 44.7
+
+
+def test_a_time_without_its_unit_is_refused():
+    """Text is a time only with its unit: 16.9 may be ms as well as s."""
+    for text in ("16.9", "25", "1e-3"):
+        with pytest.raises(UnitError, match=r"with its unit \(s, ms, us or ns\), such as 16.9ms"):
+            parse_seconds(text)
+
+
+def test_gb_of_free_memory_has_two_readings():
+    """SGLang's log prints GB and means GiB: 48 GB may be 48 GiB or 48 x 10^9 bytes, 44.70 GiB."""
+    with pytest.raises(UnitError, match=r"48 as SGLang's log means its GB, or 44\.70 "):
+        parse_gib("48GB")
 
 
 @pytest.mark.parametrize("number", [5, 6.5, 0])
@@ -209,7 +232,7 @@ def test_what_is_no_time(text):
 @given(st.text(max_size=80))
 def test_any_text_is_parsed_or_refused(text):
     """Any text is parsed or refused with a sentence of one line: no other error comes out."""
-    for parse in (parse_bytes, parse_rate, parse_count, parse_seconds):
+    for parse in (parse_bytes, parse_rate, parse_count, parse_seconds, parse_gib, parse_pace, parse_price):
         said = ""
         try:
             parse(text)

@@ -10,7 +10,7 @@ from dsa_ledger.engines.base import Build, Deployment, stage_list
 from dsa_ledger.engines.caches import cache_kinds, check_known
 from dsa_ledger.engines.index_cache import quality_warning
 from dsa_ledger.engines.layers import layers_of
-from dsa_ledger.engines.registry import CHECKS, ENGINES
+from dsa_ledger.engines.registry import checks_of, rules_of
 from dsa_ledger.engines.releases import resolve
 from dsa_ledger.engines.settings import check_machine, setting_notes
 from dsa_ledger.errors import BadInput, ExpectedError, Fault, Faults
@@ -27,9 +27,9 @@ def deploy(scenario: Scenario) -> Deployment:
     """Return the deployment (BadInput with every fault found, NotModelled)."""
     model, gpu, release, warnings = _named(scenario)
     _check_ranks(scenario)
-    rules = ENGINES[release.engine]
+    rules = rules_of(release.engine)
     check_known(model, release)
-    CHECKS[release.engine](scenario, model, gpu, release)
+    checks_of(release.engine)(scenario, model, gpu, release)
     check_machine(scenario, gpu, release)
     layers = _layers(model, release, scenario.features)
     cuts = scenario.sharding.pp_partition or rules.stage_cuts(model.layers, scenario.sharding.pp)

@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.account.records import scenario_source
 from dsa_ledger.formulas import timing as formulas
-from dsa_ledger.ledger import Scope, Source
+from dsa_ledger.ledger import RANKED, Scope, Source
 from dsa_ledger.timing import steps
 from dsa_ledger.timing.by_load import each_load
 from dsa_ledger.timing.layer_times import Load, layer_times
-from dsa_ledger.units import Unit
+from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from dsa_ledger.account.box import Rates
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.engines.releases import Release
-    from dsa_ledger.ledger import Ledger
+    from dsa_ledger.ledger import Kind, Ledger
     from dsa_ledger.schema import Scenario
     from dsa_ledger.timing.evaluate import Wanted
     from dsa_ledger.timing.siblings import Machine
 
 FLOOR = Source("datasheet", "bytes over the data sheet's bandwidth", "")
 LAYERS = Source("measured", "sum over layers", "")
+PARTS = Source("measured", "sum of the step's parts", "")
+RANKS: dict[Kind, int] = {kind: rank for rank, kind in enumerate(RANKED)}
 STEP_BYTES = (
     "step.index_k_read_bytes",
     "step.index_k_write_bytes",
@@ -33,6 +37,20 @@ STEP_BYTES = (
     "step.page_table_read_bytes",
     "step.weights_read_bytes",
 )
+
+
+def resting(ledger: Ledger, source: Source, keys: Iterable[str]) -> Source:
+    """Return the source of a figure made of others: it adds no fact, so its kind is the weakest of its parts'."""
+    entries, weakest = ledger.entries, RANKS.get(source.kind, -1)
+    for key in keys:
+        rank = RANKS.get(entries[key].source.kind, -1)
+        weakest = max(weakest, rank)
+    kind = RANKED[weakest] if weakest >= 0 else source.kind
+    return source if kind == source.kind else Source(kind, source.ref, source.date)
+
+
+def _layers(scope: Scope, parts: Mapping[str, str]) -> Source:
+    return resting(scope.ledger, LAYERS, map(scope.name, parts.values()))
 
 
 def post_step_time(ledger: Ledger, plan: Deployment, *, has_layers: bool) -> None:
@@ -85,7 +103,8 @@ def _post_attention(scope: Scope) -> None:
     counts = {"full_layers": "model.full_layers", "shared_layers": "time.shared_layers"}
     for end in ("", "_low", "_high"):
         layers = {"full_layer_s": f"time.full_layer{end}_s", "shared_layer_s": f"time.shared_layer{end}_s"}
-        scope.derive(f"time.attention{end}_s", Unit.SECONDS, formulas.attention_s, LAYERS, **counts, **layers)
+        source = _layers(scope, layers)
+        scope.derive(f"time.attention{end}_s", Unit.SECONDS, formulas.attention_s, source, **counts, **layers)
     if any(f"time.{name}_layer_prior_s" in scope.ledger for name in ("full", "shared")):
         prior = {
             f"{name}_layer_s": f"time.{name}_layer_prior_s"
@@ -97,20 +116,20 @@ def _post_attention(scope: Scope) -> None:
             "time.attention_prior_s",
             Unit.SECONDS,
             formulas.attention_s,
-            LAYERS,
+            _layers(scope, prior),
             "without the profile",
             **counts,
             **prior,
         )
+    layers = {"full_layer_s": "time.full_layer_s", "shared_layer_s": "time.shared_layer_s"}
     scope.derive(
         "time.indexer_s",
         Unit.SECONDS,
         formulas.indexer_s,
-        LAYERS,
+        _layers(scope, layers),
         "all that a full layer takes more than a shared one",
         full_layers="model.full_layers",
-        full_layer_s="time.full_layer_s",
-        shared_layer_s="time.shared_layer_s",
+        **layers,
     )
     if scope.ledger["draft.steps"]:
         for end in ("", "_high"):
@@ -167,7 +186,8 @@ def _post_ends(scope: Scope) -> None:
         return [key for key in keys if scope.name(key) in scope.ledger]
 
     low = present("time.attention_s", "time.weights_s", "time.draft_attention_s")
-    scope.total("time.step_low_s", LAYERS, low, note="attention and weights alone: nothing else of the step")
+    source = resting(scope.ledger, PARTS, map(scope.name, low))
+    scope.total("time.step_low_s", source, low, note="attention and weights alone: nothing else of the step")
     rest = scope.ledger.entries["time.rest_per_layer_s"].source
     scope.derive(
         "time.rest_high_s",
@@ -178,7 +198,8 @@ def _post_ends(scope: Scope) -> None:
         rest_per_layer_s="time.rest_per_layer_s",
     )
     high = present("time.attention_high_s", "time.weights_s", "time.draft_attention_high_s", "time.rest_high_s")
-    scope.total("time.step_high_s", rest, high, note="the pessimistic end, for ranking and prices")
+    source = resting(scope.ledger, PARTS, map(scope.name, high))
+    scope.total("time.step_high_s", source, high, note="the pessimistic end, for ranking and prices")
 
 
 def post_rates(
@@ -249,7 +270,7 @@ def _post_anchored(
         "time.anchor.attention_s",
         Unit.SECONDS,
         formulas.attention_s,
-        LAYERS,
+        resting(ledger, LAYERS, ("time.anchor.full_layer_s", "time.anchor.shared_layer_s")),
         full_layers="model.full_layers",
         full_layer_s="time.anchor.full_layer_s",
         shared_layers="time.shared_layers",
@@ -260,10 +281,24 @@ def _post_anchored(
         Unit.SECONDS,
         formulas.anchored_s,
         source,
-        "a measured step, and what the attention layers take more at this context",
+        "a measured step, and what the attention layers take more at this context by the tables: at the context where "
+        "it was measured nothing is added, elsewhere it is as weak as they are",
         anchor_s="time.anchor.step_s",
         attention_s="time.attention_s",
         anchor_attention_s="time.anchor.attention_s",
+    )
+    _warn_outside(ledger)
+
+
+def _warn_outside(ledger: Ledger) -> None:
+    """Warn where a measured step lies outside the modelled ends; a grid of loads has no place for sentences."""
+    step, low, high = (ledger[f"time.step{end}_s"] for end in ("", "_low", "_high"))
+    if hasattr(step, "dtype") or low <= step <= high:
+        return
+    low, step, high = (brief(seconds, Unit.SECONDS) for seconds in (low, step, high))
+    ledger.warn(
+        f"time.step_s is {step}, outside time.step_low_s to time.step_high_s, {low} to {high}: check the measured "
+        "step's unit, batch, context and layout; if they are right, this server runs unlike the tables"
     )
 
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.account.box import FRAGMENTED, Rates, post_pages
 from dsa_ledger.account.model import config_source
-from dsa_ledger.account.prefill_time import post_prefill_time
-from dsa_ledger.account.step_time import post_rates, post_step_time
-from dsa_ledger.account.time_range import post_range
+from dsa_ledger.account.step_time import post_rates, post_step_time, resting
 from dsa_ledger.formulas import timing as formulas
 from dsa_ledger.ledger import Source
 from dsa_ledger.timing.by_load import each_load
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.ledger import Ledger
     from dsa_ledger.schema import Model, Scenario
+    from dsa_ledger.timing.box import Box
 
 ETA = Source(
     "prior",
@@ -30,6 +29,8 @@ ETA = Source(
     "2026-08-21",
 )
 SUM_OF_LAYER = Source("measured", "sum of the layer's parts", "")
+FLOOR_PART = "a full layer at its shortest context: one part of the layer's sum, no lower bound as time.step_floor_s is"
+SHARED_PART = "a shared layer at its shortest context: one part of the layer's sum, no lower bound"
 FORMATS = {"fp8": "fp8_block", "nvf": "nvfp4"}
 
 
@@ -59,13 +60,13 @@ def shape_of(model: Model) -> Shape:
     )
 
 
-def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any) -> None:
-    """Post what the step's bytes and layers take; without a kernel table a range."""
+def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any, box: Box | None) -> None:
+    """Post what the step's bytes and layers take, by a measured box if any; without a kernel table a range."""
     post_pages(ledger, scenario)
     _post_rates_of_bytes(ledger, plan)
     wanted = wanted_series(plan)
     machine = machine_from(plan.gpu.name, plan.gpu)
-    rates = Rates(ledger, plan, scenario, machine)
+    rates = Rates(ledger, plan, scenario, machine, box)
     release = plan.release
     times = each_load(
         lambda rows, requests, tokens: layer_times(
@@ -88,11 +89,15 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any)
             f"no kernel table of {release.engine} serves {plan.gpu.name}: a range of the attention layers is given, no "
             "single number, and a measured step cannot be carried to another context"
         )
+        from dsa_ledger.account.time_range import post_range
+
         post_range(ledger, plan, machine, wanted)
     post_step_time(ledger, plan, has_layers=times is not None)
     if times is not None:
         post_rates(ledger, plan, scenario, machine, wanted, rates=rates)
         if load.new_tokens is not None:
+            from dsa_ledger.account.prefill_time import post_prefill_time
+
             post_prefill_time(ledger, plan, machine, wanted)
 
 
@@ -126,7 +131,7 @@ def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted, r
     table = Source("measured" if measured else "prior", times.source_ref, times.source_date)
     shared = Source("prior", f"full layer without SGLang 0.5.14's indexer: {times.source_ref}", times.source_date)
     shared = shared if times.shared_is_prior else table
-    ledger.given("time.layer.floor_s", times.floor_s, Unit.SECONDS, table, "a full layer at its shortest context")
+    ledger.given("time.layer.floor_s", times.floor_s, Unit.SECONDS, table, FLOOR_PART)
     rates.part("time.layer.gather_s", times.gather_s, table, "sparse attention up to 2,048 tokens", place="gather")
     rates.part(
         "time.layer.topk_s", times.topk_s, table, "top-k and scan, all scores tied: the worst case", place="topk"
@@ -144,10 +149,11 @@ def _post_layers(ledger: Ledger, plan: Deployment, times: Any, wanted: Wanted, r
     for key, of in (("bytes", "seen_bytes"), ("hidden", "hidden_bytes")):
         rates.bytes_time(f"time.layer.{key}_s", f"time.layer.{of}", ETA)
     parts = [f"time.layer.{part}_s" for part in ("floor", "gather", "topk", "bytes")]
-    rates.total("time.full_layer_s", SUM_OF_LAYER, parts)
-    ledger.given("time.shared_layer.floor_s", times.shared_floor_s, Unit.SECONDS, shared)
+    rates.total("time.full_layer_s", resting(ledger, SUM_OF_LAYER, parts), parts)
+    ledger.given("time.shared_layer.floor_s", times.shared_floor_s, Unit.SECONDS, shared, SHARED_PART)
     rates.part("time.shared_layer.gather_s", times.shared_gather_s, shared, place="gather")
-    rates.total("time.shared_layer_s", SUM_OF_LAYER, ["time.shared_layer.floor_s", "time.shared_layer.gather_s"])
+    parts = ["time.shared_layer.floor_s", "time.shared_layer.gather_s"]
+    rates.total("time.shared_layer_s", resting(ledger, SUM_OF_LAYER, parts), parts)
     _post_ends(ledger, times, table, rates)
     shape = shape_of(plan.model)
     config = config_source(plan.model, "attention dimensions")
@@ -169,7 +175,8 @@ def _post_ends(ledger: Ledger, times: Any, table: Source, rates: Rates) -> None:
         "time.layer.topk_saved_s", times.topk_saved_s, table, "what separated scores save in top-k", place="topk"
     )
     over = {"time_s": "time.full_layer_s", "saved_s": "time.layer.topk_saved_s"}
-    ledger.derive("time.full_layer_separated_s", Unit.SECONDS, formulas.less_s, table, "separated scores", **over)
+    source = resting(ledger, table, over.values())
+    ledger.derive("time.full_layer_separated_s", Unit.SECONDS, formulas.less_s, source, "separated scores", **over)
     worst = ["time.full_layer_s", "time.layer.hidden_s"]
     rates.part("time.layer.topk_older_s", times.topk_high_s - times.topk_s, table, "older top-k kernel", place="topk")
     worst.append("time.layer.topk_older_s")
@@ -198,7 +205,7 @@ def _post_ends(ledger: Ledger, times: Any, table: Source, rates: Rates) -> None:
             factor="time.fragmented_share",
         )
         worst.append("time.layer.fragmented_s")
-    ledger.total("time.full_layer_worst_s", table, worst)
+    ledger.total("time.full_layer_worst_s", resting(ledger, table, worst), worst)
     for name, end, key in (
         ("full", "low", "time.full_layer_separated_s"),
         ("full", "high", "time.full_layer_worst_s"),
@@ -206,4 +213,5 @@ def _post_ends(ledger: Ledger, times: Any, table: Source, rates: Rates) -> None:
         ("shared", "high", "time.shared_layer_s"),
     ):
         factor = f"time.{name}_layer.{end}_factor"
-        ledger.derive(f"time.{name}_layer_{end}_s", Unit.SECONDS, formulas.scaled_s, ends, time_s=key, factor=factor)
+        source = resting(ledger, ends, (key, factor))
+        ledger.derive(f"time.{name}_layer_{end}_s", Unit.SECONDS, formulas.scaled_s, source, time_s=key, factor=factor)

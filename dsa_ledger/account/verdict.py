@@ -9,8 +9,12 @@ from dsa_ledger.formulas import pool
 from dsa_ledger.units import GIB, Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsa_ledger.engines.base import Deployment
     from dsa_ledger.ledger import Ledger
+
+OF_A_LOAD = ("load.requests", "load.context_tokens", "load.needed_tokens", "pool.requests_at_context")
 
 
 def judge_weights(ledger: Ledger, plan: Deployment) -> None:
@@ -108,27 +112,30 @@ def judge_load(ledger: Ledger, plan: Deployment) -> None:
     _warn_of_waiting(ledger, plan)
     post_need(ledger, plan)
     needed, tokens = ledger["load.needed_tokens"], ledger["pool.tokens"]
-    if needed <= tokens:
-        return
-    fits, requests = ledger["pool.requests_at_context"], ledger["load.requests"]
-    context = ledger["load.context_tokens"]
-    page = ledger["load.page_tokens"]
+    if needed > tokens and (tokens or not ledger.shortfalls):  # where there is no pool, that is said already
+        ledger.shortfalls.append(load_shortfall(ledger, plan, [ledger[key] for key in OF_A_LOAD]))
+
+
+def load_shortfall(ledger: Ledger, plan: Deployment, load: Sequence[int]) -> str:
+    """Return the sentence about a rank's load beyond its pool; `load` has the values of `OF_A_LOAD`."""
+    requests, context, needed, held = load
+    tokens, page = ledger["pool.tokens"], ledger["load.page_tokens"]
     longest = tokens // requests // page * page
-    ledger.shortfalls.append(
+    return (
         f"{requests} request{'s' * (requests != 1)} of {context:,} tokens on a rank need{'s' * (requests == 1)} "
-        f"{needed:,} pool tokens, it has {tokens:,}; it holds {fits} such, or {requests} of at most {longest:,}"
-        f"{'' if longest else ' (none)'}; {_relief(ledger, plan)}"
+        f"{needed:,} pool tokens, it has {tokens:,}; it holds {held} such, or {requests} of at most {longest:,}"
+        f"{'' if longest else ' (none)'}; {_relief(ledger, plan, requests)}"
     )
 
 
-def _relief(ledger: Ledger, plan: Deployment) -> str:
+def _relief(ledger: Ledger, plan: Deployment, requests: int) -> str:
     """Return what would make more tokens fit, largest gain first where a figure is at hand."""
     ways = []
     record = ledger["record.main_kv_bytes"]
     if plan.record.value == "bf16":
         word = "fp8_e4m3" if plan.release.engine == "sglang" else "fp8"
         ways.append(f"--kv-dtype {word} shrinks the {record}-byte record")
-    if plan.scenario.sharding.dp_attention == 1 and ledger["load.requests"] > 1:
+    if plan.scenario.sharding.dp_attention == 1 and requests > 1:
         ways.append("attention DP splits the requests over the ranks (its weights grow)")
     if plan.scenario.observed.kv_bytes is None:
         ways.append("more GPUs leave more memory after the weights")

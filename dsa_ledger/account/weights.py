@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.account.model import config_source
 from dsa_ledger.engines.layers import published_full_layers
@@ -26,8 +25,7 @@ ONE = "checkpoint.shards"
 INDEXER = ("wq_b", "wk", "weights_proj")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The tensors to post: of which layers, under which name, and how a rank cuts them.
 
     `built` are the layers with an indexer. `on_rank` adds what an engine builds and the files do not hold.

@@ -6,13 +6,14 @@ Every figure of the catalog (`models.json`, `gpus.json`) stands beside its publi
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.catalog.config import parse_config
 from dsa_ledger.catalog.files import bad, exists, read_json_object, read_toml
-from dsa_ledger.errors import BadInput, Fault, nearest
+from dsa_ledger.errors import BadInput, Fault, Said, nearest
 from dsa_ledger.schema import Gpu, Provenance
 from dsa_ledger.validation import validated
 
@@ -27,6 +28,7 @@ __all__ = ["cache_model_names", "gpu_names", "load_gpu", "load_model", "model_na
 
 _HERE = Path(__file__).parent
 _SUFFIXES = (".json", ".toml")
+_SEVERAL = re.compile(r"(\d{1,5})\s*[xX*]\s*(.+)")  # 8xH200, as `plan --machines` takes it
 _CONFIG, _QUANT = "config.json", "hf_quant_config.json"
 
 
@@ -68,11 +70,11 @@ def load_model(name: str, overrides: Mapping[str, JsonValue]) -> Model:
     known = _found(name, [*catalog["models"], *catalog["caches_only"], *catalog["not_modelled"]])
     if known is None:
         if exists(name):
-            raise bad("model", name, f"holds no {_CONFIG}")
+            raise bad("model", name, Said(f"holds no {_CONFIG}"))
         raise bad(
             "model",
             name,
-            f"no path and no model of the catalog; {nearest(name, [*model_names(), *cache_model_names()])}",
+            f"a path, or a model of the catalog: {nearest(name, [*model_names(), *cache_model_names()])}",
         )
     return _plain_catalog_model(known) if not overrides else _catalog_model(known, overrides)
 
@@ -101,7 +103,10 @@ def load_gpu(name: str) -> Gpu:
     table = _table("gpus.json")
     known = _found(name, table)
     if known is None:
-        raise bad("gpu", name, f"no path and no GPU of the catalog; {nearest(name, table)}")
+        several = _SEVERAL.fullmatch(name)
+        if several and (one := _found(several[2], table)):
+            raise bad("gpu", name, f"one GPU's name, and how many in --gpus: --gpu {one} --gpus {several[1]}")
+        raise bad("gpu", name, f"a path, or a GPU of the catalog: {nearest(name, table)}")
     return _catalog_gpu(known)
 
 
@@ -138,6 +143,6 @@ def _local_model(path: Path, overrides: Mapping[str, JsonValue]) -> Model:
 def _checked_gpu(table: Mapping[str, Any]) -> Gpu:
     gpu = validated(Gpu, table, "gpu.")
     if "hbm.capacity_bytes" not in gpu.provenance:
-        expected = "expected the source of hbm.capacity_bytes (kind and ref)"
+        expected = "the source of hbm.capacity_bytes (kind and ref)"
         raise BadInput([Fault("gpu.provenance", ", ".join(gpu.provenance) or "empty", expected)])
     return gpu

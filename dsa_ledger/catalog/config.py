@@ -8,7 +8,7 @@ from dsa_ledger.catalog.files import shown
 from dsa_ledger.catalog.kin import in_family_keys, kin_of, linear_layers, require_keys
 from dsa_ledger.catalog.quantization import Geometry, quantization
 from dsa_ledger.catalog.refused import leading_dense, names_in, refuse_other_layouts
-from dsa_ledger.errors import Faults, nearest
+from dsa_ledger.errors import Faults, Said, nearest
 from dsa_ledger.schema import IndexSharing, Model, Provenance
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ LAYOUT = (
     "attention_bias",
     "mlp_bias",
     "compress_ratios",
+    "use_index_cache",  # vLLM 0.21 and 0.22 alone ask for it (docs/features/index_cache.md)
 )
 KEYS = (*WHOLE, *SWITCHES, *SHARING, *LAYOUT)
 
@@ -99,7 +100,7 @@ def parse_config(
     faults = Faults()
     for key in overrides:
         if key not in KEYS:
-            faults.add(f"model.{key}", shown(overrides[key]), f"unknown key; {nearest(key, KEYS)}")
+            faults.add(f"model.{key}", shown(overrides[key]), Said(f"unknown key; expected {nearest(key, KEYS)}"))
     asked = {key: value for key, value in overrides.items() if key in KEYS}
     kin = kin_of(*names_in({**config, **asked}, Faults()))
     if kin:
@@ -197,14 +198,14 @@ def _sharing(config: Mapping[str, Any], layers: int, faults: Faults) -> IndexSha
 def _are_types(value: Any, layers: int, faults: Faults) -> bool:
     path = "model.indexer_types"
     if not isinstance(value, list):
-        faults.add(path, shown(value), "expected a list of 'full' and 'shared', one word a layer")
+        faults.add(path, shown(value), "a list of 'full' and 'shared', one word a layer")
         return False
     if layers and len(value) != layers:
-        faults.add(path, f"{len(value)} words", f"expected {layers}, one a layer")
+        faults.add(path, f"{len(value)} words", f"{layers}, one a layer")
         return False
     wrong = [layer for layer, kind in enumerate(value) if kind not in ("full", "shared")]
     for layer in wrong[:8]:
-        faults.add(f"{path}[{layer}]", shown(value[layer]), "expected 'full' or 'shared'")
+        faults.add(f"{path}[{layer}]", shown(value[layer]), "'full' or 'shared'")
     return not wrong
 
 

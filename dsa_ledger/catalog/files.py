@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.errors import BadInput, Fault, Said
 
 MIB = 2**20
 JSON_LIMIT_BYTES = 16 * MIB
@@ -55,19 +55,19 @@ def read_text(path: Path, what: str, limit_bytes: int) -> str:
     try:
         # A pipe or a device has no end and no length; only a regular file is read.
         if not path.is_file():
-            expected = "no regular file" if path.exists() else "no such file"
-            raise bad(what, shown_path(path), expected)
+            said = Said("no regular file" if path.exists() else "no such file")
+            raise bad(what, shown_path(path), said)
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise bad(what, shown_path(path), f"cannot be read: {reason}") from error
+        raise bad(what, shown_path(path), Said(f"cannot be read: {reason}")) from error
     if len(data) > limit_bytes:
-        raise bad(what, shown_path(path), f"longer than {limit_bytes:,} bytes")
+        raise bad(what, shown_path(path), Said(f"longer than {limit_bytes:,} bytes"))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise bad(what, shown_path(path), f"no UTF-8 text (byte {error.start:,})") from error
+        raise bad(what, shown_path(path), Said(f"no UTF-8 text (byte {error.start:,})")) from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def read_json_object(path: Path, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError as error:
-        raise bad(what, shown_path(path), "JSON nested too deeply") from error
+        raise bad(what, shown_path(path), Said("JSON nested too deeply")) from error
     except ValueError as error:
-        raise bad(what, shown_path(path), f"no valid JSON: {error}") from error
+        raise bad(what, shown_path(path), Said(f"no valid JSON: {error}")) from error
     if not isinstance(value, dict):
-        raise bad(what, shown_path(path), f"holds a JSON {type(value).__name__}, expected an object")
+        raise bad(what, shown_path(path), f"an object, not a JSON {type(value).__name__}")
     return value
 
 
@@ -112,6 +112,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise bad(what, shown_path(path), "TOML nested too deeply") from error
+        raise bad(what, shown_path(path), Said("TOML nested too deeply")) from error
     except ValueError as error:
-        raise bad(what, shown_path(path), f"no valid TOML: {error}") from error
+        raise bad(what, shown_path(path), Said(f"no valid TOML: {error}")) from error

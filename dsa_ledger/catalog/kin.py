@@ -98,7 +98,7 @@ def _glm5_next(config: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
     """
     text = config.get("text_config")
     if text is not None and not isinstance(text, dict):
-        faults.add("model.text_config", shown(text), "expected a table of the text model's keys")
+        faults.add("model.text_config", shown(text), "a table of the text model's keys")
         text = None
     names = {key: config[key] for key in ("architectures", "model_type", "quantization_config") if key in config}
     found = {**config, **(text or {}), **names}

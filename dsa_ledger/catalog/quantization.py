@@ -36,9 +36,9 @@ LONGEST_PATTERN = 512
 MOST_WILDCARDS = 256
 # Experts times wildcards tried on each, where a list could tell experts apart: GLM-5 has 19,456 experts in its layers.
 MOST_EXPERT_CHECKS = 1_000_000
-_LAYER = re.compile(r"model\.layers\.(\d{1,9})(?=\.|$)", re.ASCII)
-_BEFORE_WILD = re.compile(r"^model\.layers\.\d*", re.ASCII)
-_WILD = re.compile(r"[*?\[]")
+_LAYER = r"model\.layers\.([0-9]{1,9})(?=\.|$)"
+_BEFORE_WILD = r"^model\.layers\.[0-9]*"
+_WILD = r"[*?\[]"
 
 
 class Geometry(NamedTuple):
@@ -78,14 +78,18 @@ class Exclusions:
         # A pattern can tell one expert from another only by a digit or by a wildcard that counts characters.
         self._by_expert: set[int | None] = set()
         for pattern in dict.fromkeys(patterns):
-            found = _LAYER.match(pattern)
+            found = re.match(_LAYER, pattern)
             layer = int(found[1]) if found else None
-            if re.search(r"[\d?\[]", _BEFORE_WILD.sub("", pattern, count=1)):
+            if re.search(r"[\d?\[]", re.sub(_BEFORE_WILD, "", pattern, count=1)):
                 self._by_expert.add(layer)
-            if _WILD.search(pattern):
+            if re.search(_WILD, pattern):
                 self.wild.setdefault(layer, []).append(pattern)
             else:
                 self._plain.add(pattern)
+
+    def __bool__(self) -> bool:
+        """Tell whether the list names anything."""
+        return bool(self._plain or self.wild)
 
     def name(self, module: str, layer: int | None = None) -> bool:
         """Tell whether the list names this module; `layer` is the one that the module's name bears."""
@@ -129,7 +133,7 @@ def spans(geometry: Geometry, quant: Quant, excluded: Exclusions, *, head: bool)
     runs: dict[str, list[list[int]]] = {}
     for layer in range(geometry.layers + geometry.draft_layers):
         for module, names in _layer_modules(geometry, layer, excluded):
-            left_out = {excluded.name(name, layer) for name in names}
+            left_out = {excluded.name(name, layer) for name in names} if excluded else {False}
             if len(left_out) > 1:
                 reason = f"{module} of layer {layer} is quantised in part"
                 raise NotModelled("partly quantised modules", geometry.name, reason)
@@ -154,11 +158,11 @@ def _patterns(value: Any, path: str, faults: Faults) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        faults.add(path, shown(value), "expected a list of module names")
+        faults.add(path, shown(value), "a list of module names")
         return ()
     long = [item for item in value if len(item) > LONGEST_PATTERN]
     if long:
-        faults.add(path, shown(long[0]), f"expected module names of at most {LONGEST_PATTERN} characters")
+        faults.add(path, shown(long[0]), f"module names of at most {LONGEST_PATTERN} characters")
         return ()
     return tuple(value)
 
@@ -184,7 +188,7 @@ def _block_fp8(table: dict[str, Any], at: str, geometry: Geometry, faults: Fault
         raise NotModelled("fp8 without weight_block_size", geometry.name, reason)
     sides = block if isinstance(block, list) and len(block) == 2 else [0]  # noqa: PLR2004 - rows and columns
     if not all(type(side) is int and 1 <= side <= 1 << 20 for side in sides):
-        faults.add(f"{at}.weight_block_size", shown(block), "expected two positive integers, rows and columns")
+        faults.add(f"{at}.weight_block_size", shown(block), "two positive integers, rows and columns")
     key = "modules_to_not_convert" if table.get("modules_to_not_convert") is not None else "ignored_layers"
     excluded = _excluded(table.get(key), f"{at}.{key}", geometry, faults)
     faults.stop_if_any()
@@ -220,13 +224,13 @@ def _group_size(table: dict[str, Any], at: str, geometry: Geometry, faults: Faul
         weights = weights.get("weights") if isinstance(weights, dict) else None
         path = f"{at}.config_groups"
         if not isinstance(weights, dict) or (weights.get("num_bits"), weights.get("type")) != (4, "float"):
-            faults.add(path, shown(weights), "expected weights of 4-bit floats, as quant_algo NVFP4 says")
+            faults.add(path, shown(weights), "weights of 4-bit floats, as quant_algo NVFP4 says")
             return 16
         stated = weights.get("group_size", stated)
     elif groups is not None and not isinstance(groups, dict):
-        faults.add(f"{at}.config_groups", shown(groups), "expected an object")
+        faults.add(f"{at}.config_groups", shown(groups), "an object")
     if type(stated) is not int or not 1 <= stated <= 1 << 20:
-        faults.add(path, shown(stated), "expected a positive group_size")
+        faults.add(path, shown(stated), "a positive group_size")
         return 16
     return stated
 
@@ -254,11 +258,11 @@ def quantization(inside: Any, beside: dict[str, Any] | None, geometry: Geometry,
     if inside is None:
         return UNQUANTISED
     if not isinstance(inside, dict):
-        faults.add(at, shown(inside), "expected an object")
+        faults.add(at, shown(inside), "an object")
         faults.stop_if_any()
     method = inside.get("quant_method") or ("modelopt" if "quant_algo" in inside else None)
     if method is None:
-        faults.add(f"{at}.quant_method", "missing", "expected a method such as fp8 or modelopt")
+        faults.add(f"{at}.quant_method", "missing", "a method such as fp8 or modelopt")
         faults.stop_if_any()
     if method == "fp8":
         return _block_fp8(inside, at, geometry, faults)

@@ -53,7 +53,7 @@ def refuse_other_layouts(config: Mapping[str, Any], name: str, kin: Kin | None, 
     if config.get("compress_ratios") is not None:
         raise NotModelled(_V4.feature, name, _V4.reason)
     if config.get("index_topk") is None:
-        faults.add("model.index_topk", "missing", "not a DSA model: expected the keys an attention layer selects")
+        faults.add("model.index_topk", "missing", "the keys an attention layer selects; else it is not a DSA model")
         faults.stop_if_any()
     architecture = next((found for found in known if kin or found in FAMILY.values()), "")
     if not architecture:
@@ -68,10 +68,10 @@ def names_in(config: Mapping[str, Any], faults: Faults) -> tuple[list[str], str]
     """Return the architectures and the model type that a config.json names, noting what is neither."""
     architectures, model_type = config.get("architectures") or [], config.get("model_type") or ""
     if not isinstance(architectures, list) or not all(isinstance(found, str) for found in architectures):
-        faults.add("model.architectures", shown(architectures), "expected a list of class names")
+        faults.add("model.architectures", shown(architectures), "a list of class names")
         architectures = []
     if not isinstance(model_type, str):
-        faults.add("model.model_type", shown(model_type), "expected text")
+        faults.add("model.model_type", shown(model_type), "text")
         model_type = ""
     return architectures, model_type.lower()
 
@@ -84,14 +84,14 @@ def _refuse_settings(config: Mapping[str, Any], name: str, faults: Faults) -> No
             raise NotModelled(f"{key} = true", name, f"{reason} are not counted")
     every = config.get("moe_layer_freq")
     if every is not None and (type(every) is not int or every < 1):
-        faults.add("model.moe_layer_freq", shown(every), "expected a positive whole number")
+        faults.add("model.moe_layer_freq", shown(every), "a positive whole number")
     elif every is not None and every != 1:
         raise NotModelled(f"moe_layer_freq = {shown(every)}", name, LEADING)
     kinds = config.get("mlp_layer_types")
     if kinds is None:
         return
     if not isinstance(kinds, list) or not all(kind in ("dense", "sparse") for kind in kinds):
-        faults.add("model.mlp_layer_types", shown(kinds), "expected a list of 'dense' and 'sparse'")
+        faults.add("model.mlp_layer_types", shown(kinds), "a list of 'dense' and 'sparse'")
     elif "dense" in kinds[leading_dense(kinds) :]:
         raise NotModelled("dense layers after the first MoE layer", name, LEADING)
 

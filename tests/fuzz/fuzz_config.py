@@ -2,7 +2,7 @@
 
 Run by hand, where atheris and this project are installed:
 `python tests/fuzz/fuzz_config.py -runs=100000 -max_len=4096 -len_control=0`. Each find becomes a plain test in
-test_config.py or test_catalog.py; pytest neither collects this file nor needs atheris.
+test_config.py or test_catalog_files.py; pytest neither collects this file nor needs atheris.
 """
 
 from __future__ import annotations
@@ -15,36 +15,16 @@ from typing import Any
 
 import atheris
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers of the tests
 with atheris.instrument_imports(include=["dsa_ledger"]):
+    from tiny_model import TINY
+
     from dsa_ledger.catalog import load_gpu, load_model
     from dsa_ledger.catalog.config import KEYS
     from dsa_ledger.errors import BadInput, NotModelled
     from dsa_ledger.schema import Model
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-config-"))
-TINY: dict[str, Any] = {
-    "architectures": ["GlmMoeDsaForCausalLM"],
-    "hidden_size": 64,
-    "vocab_size": 100,
-    "num_hidden_layers": 4,
-    "first_k_dense_replace": 1,
-    "num_nextn_predict_layers": 1,
-    "num_attention_heads": 2,
-    "qk_nope_head_dim": 24,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 32,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 12,
-    "n_routed_experts": 3,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "intermediate_size": 48,
-    "moe_intermediate_size": 20,
-    "index_n_heads": 4,
-    "index_head_dim": 10,
-    "index_topk": 6,
-    "max_position_embeddings": 4096,
-}
 WORDS: list[Any] = [
     None,
     True,

@@ -151,6 +151,57 @@ def test_diagnose_explains_the_million_token_case():
     assert shares["tensorrt-llm", "1.3.0rc10"]["tied_share"] > 3
 
 
+def test_a_diagnosis_with_drafts_counts_the_tokens_that_a_step_keeps():
+    """A step gives as many tokens as it keeps: 3 a step at 20 and 60 tokens/s are 150 and 50 ms a step."""
+    asked = ("diagnose", "glm52-8xh200-fp8", "--set", "load.new_tokens=null", "--seen", "20", "--expected", "60")
+    unsaid = run(*asked)
+    assert unsaid.returncode == 2
+    assert "draft.accepted (--accepted): absent: expected the mean tokens kept per step" in unsaid.stderr
+    said = run(*asked, "--accepted", "3").stdout
+    assert said.startswith("150.00 ms seen, 50.00 ms expected a step of 3 tokens; to explain: 100 ms\n")
+    # Most of it is in none of the entries that grow with the context: the answer says so, and what to do.
+    assert "conclusion: 9" in said
+    assert "--checklist" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (("--seen", "60", "--expected", "38"), "--seen: '60': expected a speed below --expected, 38"),
+        (("--seen", "fast", "--expected", "38"), "--seen: 'fast': expected tokens per second, such as 38"),
+        (("--seen", "38"), "--expected: absent: expected tokens per second"),
+    ],
+)
+def test_a_speed_that_is_none_says_what_was_expected(seen, says):
+    done = run("diagnose", "slow-at-1m", *seen)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_a_time_of_a_token_is_a_speed():
+    """25 ms a token are 40 tokens/s."""
+    times, speeds = (
+        run("diagnose", "slow-at-1m", "--seen", seen, "--expected", expected).stdout
+        for seen, expected in (("25ms", "20 ms"), ("40", "50"))
+    )
+    assert times == speeds
+
+
+def test_a_measured_step_outside_the_ends_is_warned_of():
+    """time.step_s stands between its ends; where a statement puts it outside, somebody is wrong."""
+    for stated, outside in (("1ms@8192", True), ("16.9ms@8192", False), ("16.9s@8192", True)):
+        found = ledger(load=BASE["load"] | {"measured_step": stated})
+        assert any("outside time.step_low_s to time.step_high_s" in said for said in found.warnings) == outside
+
+
+def test_a_sum_is_as_weak_as_its_parts():
+    """A sum adds no fact: its own source names the weakest kind among what it adds, as the table's column does."""
+    found = ledger()
+    for key in ("time.step_low_s", "time.step_high_s", "time.attention_s", "time.full_layer_s", "time.indexer_s"):
+        assert found.entries[key].source.kind == found.weakest(key) == "prior", key
+
+
 def test_diagnose_reads_a_table_of_speeds(tmp_path):
     place = tmp_path / "seen.csv"
     place.write_text("context,batch,ms\n8192,1,16.9\n1000000,1,26.3\n")
@@ -159,7 +210,11 @@ def test_diagnose_reads_a_table_of_speeds(tmp_path):
     found = json.loads(done.stdout)
     assert found["seconds"] == pytest.approx(9.4e-3)
     assert {row["entry"] for row in found["intercept"]} >= {"time.attention_s", "time.weights_s"}
-    place.write_text("context,batch,ms\n8192,1,16.9ms\n1000000,1,0\n")
+    place.write_text("context,batch,ms\n8k,1,16.9ms\n1M,1,26.3\n")  # numbers as everywhere else
+    said = run("diagnose", "slow-at-1m", "--seen-table", str(place)).stdout
+    assert "to explain: 9.4 ms" in said
+    assert "0%" not in [line.split()[3] for line in said.splitlines() if line.startswith("time.layer")]
+    place.write_text("context,batch,ms\n8192,1,fast\n1000000,1,0\n")
     done = run("diagnose", "slow-at-1m", "--seen-table", str(place))
     assert done.returncode == 2
     assert done.stdout == ""
@@ -187,5 +242,9 @@ def test_validate_prints_the_groups_of_a_csv(root):
     found = json.loads(done.stdout)
     fields = {"gpu", "engine", "version", "phase", "module", "n", "median_error", "p95_error", "bias", "coverage"}
     assert all(fields <= set(group) for group in found["groups"])
-    assert run("validate").returncode == 2
+    assert run("validate").returncode == 0
+    shown = run("validate", "--published").stdout
+    assert "yes" in shown
+    assert "True" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
     assert "IndexCache" in run("validate", "--published").stdout or run("validate", "--published").returncode == 0
