@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsa_ledger.engines.releases import key_of, sort_key
 from dsa_ledger.timing import evaluate
 from dsa_ledger.timing.evaluate import PRIOR_ETA, SCORE_BYTES, TOPK
+from dsa_ledger.timing.siblings import SLOW_AT_MATRICES
 from dsa_ledger.timing.tables import choose, load, nearest_version
 
 if TYPE_CHECKING:
@@ -200,6 +201,11 @@ def _range(chosen: Chosen, machine: Machine, batch: int, tokens: int) -> list[st
         said.append(
             f"{machine.name} has no kernel table: carried from {' and '.join(chosen.gpus)}, with a wider interval"
         )
+        if machine.name in SLOW_AT_MATRICES:
+            said.append(
+                f"{machine.name} multiplies matrices at 148 TFLOP/s, its siblings at 989 (Dao-AILab/flash-attention "
+                "issue 1310): times take its memory and clock alone, large batches and many rows may take longer"
+            )
     elif len(chosen.gpus) > 1:
         said.append(f"{chosen.gpus[0]} has few measured rows: {chosen.gpus[1]}'s table is scaled to them")
     most = chosen.table.get("rows_times_tokens")

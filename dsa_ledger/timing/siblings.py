@@ -38,6 +38,10 @@ def siblings_of(machine: Machine, known: Sequence[Machine]) -> list[Machine]:
     return preferred or same
 
 
+# Boards with a seventh of their siblings' tensor throughput, which no table shows: 148 TFLOP/s in bf16
+# (github.com/Dao-AILab/flash-attention/issues/1310; 125 to 130 reached in FlashMLA issue 30), against 989.
+SLOW_AT_MATRICES = ("H20", "H20-3e")
+
 DISTURBED = {
     ("prefill", "shared_layer", "H200")
 }  # taken on a busy machine: slower than the full layer of the same cell

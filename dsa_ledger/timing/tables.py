@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.catalog import load_gpu
 from dsa_ledger.engines.releases import key_of, sort_key
-from dsa_ledger.timing.siblings import DISTURBED, Machine, carried_decode, carried_prefill, siblings_of
+from dsa_ledger.timing.siblings import (
+    DISTURBED,
+    SLOW_AT_MATRICES,
+    Machine,
+    carried_decode,
+    carried_prefill,
+    siblings_of,
+)
 
 if TYPE_CHECKING:
     from dsa_ledger.schema import Gpu
@@ -136,7 +143,7 @@ def _chosen(engine: str, version: str, phase: str, module: str, machine: Machine
         scaled = _scaled(carried, entry["scale"])
         return Chosen(scaled, tuple(entry["interval"]), (machine.name, near.name))
     some = siblings_of(machine, known)
-    if not some:
+    if not some or (phase == "prefill" and machine.name in SLOW_AT_MATRICES):
         return None
     quality = file["siblings"].get(phase, {}).get(module, {}).get(str(machine.major))
     interval = tuple(quality["interval"]) if quality else (0.7, 1.4)

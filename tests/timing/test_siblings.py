@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsa_ledger import Scenario, estimate
 from dsa_ledger.timing.evaluate import Wanted, floor
 from dsa_ledger.timing.siblings import Machine, carried_decode, carried_prefill
 
@@ -98,3 +99,22 @@ def test_fewer_heads_than_measured_save_what_they_save_in_another_family():
 def test_fewer_heads_than_any_family_has_go_on_on_the_line():
     rows = {"glm fp8 fp8_block 8": [50.0], "glm fp8 fp8_block 64": [106.0]}
     assert floor(rows, [1], Wanted("glm", "fp8", "fp8_block", 4, 1e7), 1, indexer=True) == pytest.approx(46)
+
+
+@pytest.mark.parametrize("gpu", ["H20", "H20-3e"])
+def test_a_board_slow_at_matrices_has_no_prefill_time_and_its_decode_says_why(gpu):
+    """Rule: what is bound by matrices is not carried by memory: 148 against 989 TFLOP/s (flash-attention #1310)."""
+    load = {"context": 131_072, "new_tokens": 8192}
+    asked = {
+        "model": "zai-org/GLM-5.2-FP8",
+        "gpu": gpu,
+        "engine": "sglang@0.5.14",
+        "sharding": {"tp": 16},
+        "load": load,
+    }
+    ledger = estimate(Scenario.model_validate(asked | {"load": load}))
+    assert "prefill.attention_s" not in ledger
+    assert ledger["prefill.score_flops"] > 0
+    assert any(f"no prefill table of sglang serves {gpu}" in sentence for sentence in ledger.warnings)
+    assert any(f"{gpu} multiplies matrices at 148 TFLOP/s" in sentence for sentence in ledger.warnings)
+    assert ledger["time.attention_s"] > 0
