@@ -92,7 +92,7 @@ def plan(
     given = {f"--{name.replace('_', '-')}": value for name, value in given.items() if (name, value) != ("top", TOP)}
     check_format(asked.format)
     from dsa_ledger.options import named
-    from dsa_ledger.plan.modes import mode_of, numbers, unused
+    from dsa_ledger.plan.modes import kept, mode_of, numbers, unused
     from dsa_ledger.plan.question import Question
 
     options = {option.name: value for option, value in asked.values.items()}
@@ -105,7 +105,8 @@ def plan(
         raise BadInput([*faults, *bad.faults]) from None
     if faults:
         raise BadInput(faults)
-    question = Question(machines, engines, kv_dtypes, goal, top, max_step_time, price_per_gpu_hour)
+    fast = kept(mode, given, options)
+    question = Question(machines, engines, kv_dtypes, goal, top, max_step_time, price_per_gpu_hour, fast)
     try:
         if mode == "answers":
             names = [

@@ -51,6 +51,7 @@ REPLACED: dict[Mode, dict[str, str]] = {
 }
 OBSERVED = ("--free-before", "--free-after", "--kv-bytes")
 LAYOUT = ("--tp", "--pp", "--ep", "--dp-attention", "--cp", "--dcp")
+KEPT = {"--tp": "tp", "--pp": "pp", "--dp-attention": "dp_attention", "--dcp": "dcp"}  # of a search that is told so
 
 
 def mode_of(given: Collection[str], options: Collection[str], *, takes_file: bool) -> Mode:
@@ -97,8 +98,18 @@ def _laid_out_anew(mode: Mode, given: Mapping[str, object], options: Mapping[str
     if mode not in ("ranking", "smallest") or "--log" in given or set(options) & set(OBSERVED):
         return found
     if counted or mode == "smallest" or "--gpus" in options:
-        found |= dict.fromkeys(LAYOUT, "every layout is tried")
+        tried = [option for option in LAYOUT if mode == "smallest" or option not in KEPT]
+        found |= dict.fromkeys(tried, "every layout is tried")
     return found
+
+
+def kept(mode: Mode, given: Mapping[str, object], options: Collection[str]) -> tuple[str, ...]:
+    """Return the fields of the cut that a ranking holds fast: those stated beside the count of GPUs, in options."""
+    counted = "--gpus" in options or any(
+        part.strip()[:1].isdigit() for part in str(given.get("--machines", "")).split(",")
+    )
+    stated = tuple(field for option, field in KEPT.items() if option in options)
+    return stated if mode == "ranking" and counted and "--log" not in given else ()
 
 
 def numbers(given: Mapping[str, object], *names: str) -> list[float | None]:

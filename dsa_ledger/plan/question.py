@@ -37,6 +37,7 @@ class Question(NamedTuple):
     top: int = 10
     max_step_time: str = ""
     price: str = ""
+    kept: tuple[str, ...] = ()  # fields of the scenario's cut that every layout has
 
     def ranking(self, scenario: Scenario) -> Ranking:
         """Return the ranking (BadInput with every fault, NotModelled)."""
@@ -47,7 +48,17 @@ class Question(NamedTuple):
         engines, formats = self._engines(scenario, faults), self._formats(scenario)
         table = prices(self.price, faults, gpu_name(scenario))
         faults.stop_if_any()
-        return rank(scenario, machines, engines, formats, goal, top=self.top, most_step_s=most_step_s, prices=table)
+        return rank(
+            scenario,
+            machines,
+            engines,
+            formats,
+            goal,
+            top=self.top,
+            most_step_s=most_step_s,
+            prices=table,
+            kept=self.kept,
+        )
 
     def smallest(self, scenario: Scenario) -> list[Ranking]:
         """Return for each kind of GPU asked the fewest that hold the load (BadInput)."""

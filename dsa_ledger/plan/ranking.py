@@ -60,14 +60,19 @@ def rank(
     top: int = 10,
     most_step_s: float | None = None,
     prices: Mapping[str, float] | None = None,
+    kept: Sequence[str] = (),
 ) -> Ranking:
     """Return the ranking; the load asked is that of all servers together (BadInput, NotModelled where none answers).
 
     The first `top` deployments carry whole ledgers, the others what decides whether they fit. With a longest step time
     only those are left out that are slower at the lower end already; the sure ones come first, the unknown ones last.
-    `prices` are those of one GPU an hour, by GPU.
+    `prices` are those of one GPU an hour, by GPU. `kept` are fields of the scenario's cut that each layout must have.
     """
-    found = list(tried(scenario, machines, engines, formats))
+    found = list(tried(scenario, machines, engines, formats, kept))
+    if not found:
+        cut = ", ".join(f"{name} {getattr(scenario.sharding, name)}" for name in kept)
+        sizes = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in machines)
+        raise BadInput([Fault("sharding", Words(cut), f"a cut of {sizes} into powers of two")])
     holds = [one for one in found if one.outcome.holds]
     if goal == "step" or most_step_s is not None:
         holds = [_whole(one) for one in holds]

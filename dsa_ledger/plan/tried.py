@@ -71,14 +71,25 @@ class Deployment:
 
 
 def tried(
-    scenario: Scenario, machines: Iterable[Machine], engines: Sequence[Engine], formats: Sequence[str]
+    scenario: Scenario,
+    machines: Iterable[Machine],
+    engines: Sequence[Engine],
+    formats: Sequence[str],
+    kept: Sequence[str] = (),
 ) -> Iterator[Deployment]:
-    """Yield every deployment; formats innermost, because they share the weights of a layout."""
+    """Yield every deployment with the `kept` fields of the scenario's own cut.
+
+    Formats are innermost, because they share the weights of a layout.
+    """
+    fixed = [(name, getattr(scenario.sharding, name)) for name in kept]
     for machine in machines:
         as_seen = machine == Machine(gpu_name(scenario), ranks_of_server(scenario))
         gpu = scenario.gpu if machine.gpu == gpu_name(scenario) else machine.gpu
         for engine in engines:
-            cuts = list(layouts(engine.name, machine.gpus))
+            every = layouts(engine.name, machine.gpus)
+            cuts = [cut for cut in every if all(getattr(cut.sharding, name) == value for name, value in fixed)]
+            if not cuts:
+                continue
             asked = scenario.model_copy(update={"engine": engine, "gpu": gpu, "gpus": None, "observed": Observed()})
             words, refused = _words(asked, machine, cuts[-1], formats)
             yield from refused

@@ -88,10 +88,23 @@ def test_what_a_question_has_no_use_for_is_bad_input(run, tmp_path):
         assert "has no use" in err
 
 
+def test_a_ranking_holds_fast_what_is_stated_of_the_cut(run):
+    """Rule: --tp, --pp, --dp-attention and --dcp beside a count of GPUs are what every layout in the table has."""
+    asked = ["--gpus", "8", "--kv-dtype", "fp8_e4m3", "--batch", "4", "--format", "json"]
+    free = json.loads(run(*STATED, *asked)[1])
+    held = json.loads(run(*STATED, *asked, "--tp", "2", "--dp-attention", "2")[1])
+    assert held["deployments"]
+    assert {(one["tp"], one["dp_attention"]) for one in held["deployments"]} == {(2, 2)}
+    assert held["tried"] < free["tried"]
+    code, out, err = run(*STATED, *asked, "--tp", "3")
+    assert (code, out) == (2, "")
+    assert "tp 3: expected a cut of 8 x H200 into powers of two" in err
+
+
 def test_a_search_takes_no_layout_for_it_tries_them_all(run):
     for arguments, name in (
-        (["--machines", "8xB200", "--tp", "4"], "--tp"),
-        (["--gpus", "8", "--dcp", "2"], "--dcp"),
+        (["--machines", "8xB200", "--ep", "4"], "--ep"),
+        (["--gpus", "8", "--cp", "2"], "--cp"),
         (["--machines", "8xB200", "--gpus", "16"], "--gpus"),
         (["--smallest-machine", "--gpus", "16"], "--gpus"),
     ):
