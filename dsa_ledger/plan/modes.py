@@ -98,18 +98,19 @@ def _laid_out_anew(mode: Mode, given: Mapping[str, object], options: Mapping[str
     if mode not in ("ranking", "smallest") or "--log" in given or set(options) & set(OBSERVED):
         return found
     if counted or mode == "smallest" or "--gpus" in options:
-        tried = [option for option in LAYOUT if mode == "smallest" or option not in KEPT]
-        found |= dict.fromkeys(tried, "every layout is tried")
+        found |= {option: "every layout is tried" for option in LAYOUT if option not in KEPT}
     return found
 
 
 def kept(mode: Mode, given: Mapping[str, object], options: Collection[str]) -> tuple[str, ...]:
-    """Return the fields of the cut that a ranking holds fast: those stated beside the count of GPUs, in options."""
-    counted = "--gpus" in options or any(
-        part.strip()[:1].isdigit() for part in str(given.get("--machines", "")).split(",")
+    """Return the fields of the cut that a search holds fast: those stated in options, where they do not count GPUs."""
+    counted = (
+        mode == "smallest"
+        or "--gpus" in options
+        or any(part.strip()[:1].isdigit() for part in str(given.get("--machines", "")).split(","))
     )
     stated = tuple(field for option, field in KEPT.items() if option in options)
-    return stated if mode == "ranking" and counted and "--log" not in given else ()
+    return stated if mode in ("ranking", "smallest") and counted and "--log" not in given else ()
 
 
 def numbers(given: Mapping[str, object], *names: str) -> list[float | None]:

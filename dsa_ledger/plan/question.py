@@ -67,7 +67,7 @@ class Question(NamedTuple):
         engines, formats = self._engines(scenario, faults), self._formats(scenario)
         faults.stop_if_any()
         names = list(dict.fromkeys(machine.gpu for machine in machines))
-        return smallest_machines(scenario, names, engines, formats)
+        return smallest_machines(scenario, names, engines, formats, self.kept)
 
     def _machines(self, scenario: Scenario, faults: Faults) -> list[Machine]:
         own = gpu_name(scenario)

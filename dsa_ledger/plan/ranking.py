@@ -156,16 +156,23 @@ def _whole(one: Deployment) -> Deployment:
 
 
 def smallest_machines(
-    scenario: Scenario, gpus: Sequence[str], engines: Sequence[Engine], formats: Sequence[str]
+    scenario: Scenario,
+    gpus: Sequence[str],
+    engines: Sequence[Engine],
+    formats: Sequence[str],
+    kept: Sequence[str] = (),
 ) -> list[Ranking]:
-    """Return for each kind of GPU the ranking of the fewest that hold the load, or of the most tried where none do."""
+    """Return for each kind of GPU the ranking of the fewest that hold the load, or of the most tried where none do.
+
+    `kept` as for `rank`.
+    """
     need_context(scenario)
     rankings = []
     for gpu in gpus:
         ranking = None
         for count in powers(MOST_GPUS):
             try:
-                ranking = rank(scenario, [Machine(gpu, count)], engines, formats, "gpus")
+                ranking = rank(scenario, [Machine(gpu, count)], engines, formats, "gpus", kept=kept)
             except BadInput:
                 continue  # so few GPUs cannot be cut in a way that the engine takes
             if ranking.best:
