@@ -148,7 +148,7 @@ def _run(
         what = "CPUs" if asked.device.startswith("cpu") else "GPUs"
         raise BadInput([Fault("ray", len(ray.nodes()), f"nodes with {what} that Ray may lend")])
     is_known = {job: asked.device.startswith("cpu") and job.box in known for job, _ in jobs}
-    outcome = Outcome([], [job.name for job, is_one in is_known.items() if is_one])
+    outcome = Outcome(kept=[job.name for job, is_one in is_known.items() if is_one])
     if all(is_known.values()):
         return outcome
     here = OnNode(ray.get_runtime_context().get_node_id(), soft=True)
@@ -232,9 +232,8 @@ def _work(job: Job, asked: Asked, board: Any, make_backend: MakeBackend) -> tupl
     while is_gpu and time.monotonic() < until and ray.get(board.running_on.remote(job.node)) < job.peers:
         time.sleep(LOOK_S)  # else a task that starts late could get the GPU that an early one has given back
     try:
-        backend = make_backend(
-            "gpu:0" if is_gpu else asked.device, asked.busy
-        )  # Ray shows a task the one GPU it has lent
+        device = "gpu:0" if is_gpu else asked.device  # Ray shows a task the one GPU it has lent
+        backend = make_backend(device, asked.busy)
         owner = ray.get(board.claim.remote(backend.hardware.identity if is_gpu else job.box, job))
         if owner:
             content = (backend.hardware.identity, f"a UUID of its own: {owner} has it, or its GPU is lent to others")

@@ -176,16 +176,14 @@ class Like:
         slower, others = self.rates[:place], self.rates[place:]
         apart = (sums[count] - sums[place]) / len(others) - sums[place] / len(slower)
         deviation = math.sqrt(max(0.0, within(0, place) + within(place, count)) / count)
-        if apart <= max(STEADY_SPREAD, APART * deviation) or self._is_outlier(slower[-1]):
+        all_found = (self.middle - slower[-1]) * NORMAL_MAD > self.limit * self.spread
+        if all_found or apart <= max(STEADY_SPREAD, APART * deviation):
             return ""
         share = quantile(slower, 0.5) / quantile(others, 0.5)
         return (
             f"rates form two groups: {len(slower)} boxes at {share:.1%} of the other {len(others)}; all of the slower "
             "may be slow"
         )
-
-    def _is_outlier(self, rate: float) -> bool:
-        return (self.middle - rate) * NORMAL_MAD > self.limit * self.spread
 
     def _wide(self) -> str:
         share = self.spread / self.middle

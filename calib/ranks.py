@@ -45,7 +45,9 @@ def groups_of_map(boxes: Sequence[Box], path: Path, others: Sequence[Box] = ()) 
             continue
         groups.setdefault(row["group"], []).append(Rank(row["rank"], box))
     if not groups:
-        raise BadInput(first_faults(faults) or [Fault("ranks", str(path), "at least one row")])
+        more = len(faults) - MOST_LINES
+        rest = [Fault("ranks", Words(f"{more:,} more lines"), Said("alike"))] if more > 0 else []
+        raise BadInput([*faults[:MOST_LINES], *rest] or [Fault("ranks", str(path), "at least one row")])
     return groups, faults
 
 
@@ -157,15 +159,7 @@ def size_lines(groups: Groups, ranks: int, tp: int) -> list[str]:
 def first_lines(lines: Sequence[str], rest: str) -> list[str]:
     """Return the first lines, and how many more there are."""
     more = len(lines) - MOST_LINES
-    return [*lines] if more <= 0 else [*lines[:MOST_LINES], f"{more:,} {rest}"]
-
-
-def first_faults(faults: Sequence[Fault]) -> list[Fault]:
-    """Return the first faults, and how many more there are."""
-    more = len(faults) - MOST_LINES
-    return (
-        [*faults] if more <= 0 else [*faults[:MOST_LINES], Fault("ranks", Words(f"{more:,} more lines"), Said("alike"))]
-    )
+    return [*lines[:MOST_LINES], *([f"{more:,} {rest}"] if more > 0 else [])]
 
 
 def group_rows(groups: Groups) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ class Gpu:
 
 def query(name: str) -> Gpu:
     """Return the driver's view of one GPU, named by its PCI bus or UUID."""
-    uuid, driver, memory, ecc, mig = _ask("gpu", FIELDS, name)
+    uuid, driver, memory, ecc, mig = _ask(FIELDS, name)
     return Gpu(
         uuid=uuid,
         driver=driver,
@@ -40,7 +40,7 @@ def query(name: str) -> Gpu:
 
 def state(name: str) -> State:
     """Return clocks [MHz], power [W], temperature [C] and throttle reasons at this moment."""
-    sm, memory, power, temperature, throttle = _ask("gpu", STATE_FIELDS, name)
+    sm, memory, power, temperature, throttle = _ask(STATE_FIELDS, name)
     return State(
         sm_mhz=_number(sm),
         memory_mhz=_number(memory),
@@ -57,8 +57,8 @@ def _others(gpu: str) -> tuple[str, ...]:
     return tuple(f"{name} (pid {pid})" for pid, _, name in found if pid.strip() != str(os.getpid()))
 
 
-def _ask(what: str, fields: tuple[str, ...], gpu: str) -> list[str]:
-    lines = _lines(what, fields, gpu)
+def _ask(fields: tuple[str, ...], gpu: str) -> list[str]:
+    lines = _lines("gpu", fields, gpu)
     values = [value.strip() for value in lines[0].split(",")] if lines else []
     return values if len(values) == len(fields) else [""] * len(fields)
 

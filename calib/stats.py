@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,10 +62,6 @@ class RunLaw:
     def rate(self, run_pages: float) -> float:
         """Return bytes per second at this mean run length."""
         return self.rate_inf_bytes_per_s * run_pages / (run_pages + self.r_half_pages)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the numbers by name."""
-        return asdict(self)
 
 
 def quantile(samples: Sequence[float], share: float) -> float:

@@ -10,9 +10,15 @@ from dsa_ledger.errors import BadInput, Fault, Said, Words
 if TYPE_CHECKING:
     from pathlib import Path
 
+EXTRAS = {
+    "cupy": "'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'",
+    "numpy": "'dsa-ledger[calibrate]'",
+    "ray": "'dsa-ledger[fleet]'",
+}
+
 
 def check_place(out: Path | None) -> None:
-    """Refuse, before anything is measured, a file that is there already, and a place that cannot be written."""
+    """Refuse, before anything is measured, a file that is there, and a place that cannot be written (BadInput)."""
     if out is not None and out.is_file():
         raise BadInput([Fault("out", str(out), "a new file, or a folder: no profile is written over")])
     if out is not None and not out.is_dir() and out.suffix not in ("", ".json"):
@@ -21,7 +27,7 @@ def check_place(out: Path | None) -> None:
 
 
 def make_folder(out: Path | None) -> None:
-    """Make the folder that `out` names; what ends in .json is a file."""
+    """Make the folder that `out` names (BadInput: it cannot be); what ends in .json is a file."""
     if out is not None and out.suffix != ".json":
         try:
             out.mkdir(exist_ok=True)
@@ -30,16 +36,16 @@ def make_folder(out: Path | None) -> None:
 
 
 def check_out(out: Path | None) -> None:
-    """Refuse a place that does not exist or cannot be written."""
+    """Refuse a place that does not exist or cannot be written (BadInput)."""
     if out is not None and not out.is_dir() and not out.absolute().parent.is_dir():
         raise BadInput([Fault("out", str(out), "a folder that exists, or a file in one")])
     if out is not None and not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
         raise BadInput([Fault("out", str(out), "a place that can be written")])
 
 
-def need(package: str, cure: str) -> None:
-    """Refuse, before anything else, what a package that is not installed would be needed for."""
+def need(package: str) -> None:
+    """Refuse, before anything else, what a package that is not installed would be needed for (BadInput)."""
     import importlib.util
 
     if importlib.util.find_spec(package) is None:
-        raise BadInput([Fault(package, Words("not installed"), Said(cure))])
+        raise BadInput([Fault(package, Words("not installed"), Said(f"pip install {EXTRAS[package]}"))])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dsa_ledger.console import complain, stop_if_closed, write
+from dsa_ledger.console import DOES_NOT_FIT, complain, stop_if_closed, write
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.options import (
     LAYER_OPTIONS,
@@ -19,6 +19,8 @@ from dsa_ledger.options import (
     check_format,
     complete_model,
     complete_scenario,
+    named,
+    scenario_of,
     scenario_options,
 )
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from dsa_ledger.schema import Scenario
 
 PROGRAM = "dsa-ledger"
-DOES_NOT_FIT = 3
 FOR_PROGRAMS = ("json", "csv")  # a reader is told on standard output why it does not fit
 
 
@@ -279,7 +280,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _ledger(asked: Asked, fleet: Path | None = None, ranks: Path | None = None) -> tuple[Scenario, Ledger]:
     from dsa_ledger.account import estimate as ledger_of
-    from dsa_ledger.options import named, scenario_of
 
     scenario = scenario_of(asked)
     said: list[str] = []

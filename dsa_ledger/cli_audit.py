@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from dsa_ledger.console import complain, write
+from dsa_ledger.console import DOES_NOT_FIT, complain, write
 from dsa_ledger.errors import BadInput, Fault, Words
-from dsa_ledger.options import Asked, Format, check_format
+from dsa_ledger.options import Asked, Format, check_format, tables_of
 
 LogName = Annotated[
     str,
@@ -20,7 +20,6 @@ def audit(*, log: LogName, asked: Asked) -> None:
     """Hold a server's start-up log against the ledger. Says what differs and what to change."""
     check_format(asked.format)
     from dsa_ledger.audit.report import audit as audited
-    from dsa_ledger.options import tables_of
 
     tables, faults = tables_of(asked)
     faults.stop_if_any()
@@ -31,7 +30,7 @@ def audit(*, log: LogName, asked: Asked) -> None:
     write(audit_text(report, asked.format))
     if report.stops:
         complain("did not start: ", [stop.says for stop in report.stops] if asked.format == "csv" else [])
-        raise typer.Exit(3)  # as where a scenario does not fit
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 GoldenFile = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -68,7 +68,7 @@ def calibrate(
         if all_gpus and ray is None:
             _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
             return
-        need("numpy", "pip install 'dsa-ledger[calibrate]'")
+        need("numpy")
         from calib.all_gpus import tell_by_file
         from calib.run import Plan
         from calib.run import calibrate as profile_of
@@ -79,7 +79,7 @@ def calibrate(
             if all_gpus:
                 beside = Words(f"with --ray {ray}")
                 raise BadInput([Fault("all-gpus", beside, "one of the two: --ray measures every GPU by itself")])
-            need("ray", "pip install 'dsa-ledger[fleet]'")
+            need("ray")
             make_folder(out)
             calibrate_on_ray(ray, device, asked, out, _backend, busy=busy, time_limit=time_limit)
             return
@@ -106,7 +106,7 @@ def _backend(device: str, busy: bool) -> Backend:  # noqa: FBT001 - Ray's tasks 
         return HostBackend(detail or None)
     if kind != "gpu" or (detail and not detail.isdigit()):
         raise BadInput([Fault("device", device, "gpu, gpu:N, cpu, cpu:torch or cpu:numpy")])
-    need("cupy", "pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
+    need("cupy")
     from calib.device import DeviceBackend
 
     return DeviceBackend(int(detail or 0), _peak_bytes_per_s, busy=busy)
@@ -116,31 +116,32 @@ def _dump(path: Path | None) -> bytes | None:
     """Return the content of a dumped block table, checked before anything is measured (BadInput)."""
     if path is None:
         return None
-    need("numpy", "pip install 'dsa-ledger[calibrate]'")
+    need("numpy")
     from calib.fragments import load_block_table
 
     load_block_table(path)
     return path.read_bytes()
 
 
-def _calibrate_all(out: Path | None, device: str, *, block_table: Path | None, **asked: Any) -> None:
+def _calibrate_all(
+    out: Path | None, device: str, *, quick: bool, fraction: float, one_span: bool, block_table: Path | None
+) -> None:
     if out is None or device != "gpu":
         beside = Words(f"with --device {device}, --out {out or ABSENT}")
         raise BadInput([Fault("all-gpus", beside, "--out DIR, and no --device but gpu")])
-    need("cupy", "pip install 'dsa-ledger[gpu13]' (driver 580 or newer) or 'dsa-ledger[gpu12]'")
+    need("cupy")
     from calib.all_gpus import calibrate_all
     from calib.device import device_count
     from dsa_ledger.render.profiles import progress_bar
 
-    options = ["--fraction", str(asked["fraction"])]
-    options += [name for name, wanted in (("--quick", asked["quick"]), ("--one-span", asked["one_span"])) if wanted]
+    options = ["--fraction", str(fraction)]
+    options += [name for name, wanted in (("--quick", quick), ("--one-span", one_span)) if wanted]
     options += ["--block-table", str(block_table)] if block_table else []
     count = device_count()
     make_folder(out)
     with progress_bar(shown=sys.stderr.isatty()) as progress:
         written = calibrate_all(count, options, out, progress)
-    for path in written:
-        complain("written: ", [str(path)])
+    complain("written: ", map(str, written))
 
 
 def _peak_bytes_per_s(driver_name: str) -> float | None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, Fault
+from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from calib.fleet import MakeBackend, Outcome
+    from calib.fleet import MakeBackend
     from calib.fleet_report import Fleet
     from calib.judge import Box
     from calib.profile import Profile
@@ -48,7 +49,10 @@ def calibrate_on_ray(
 
     with progress_bar(shown=sys.stderr.isatty()) as bar:
         outcome = calibrate_fleet(address, asked, out, make_backend, known=known, progress=bar, tell=tell)
-    _say(outcome)
+    counts = f"{len(outcome.written)} measured, {len(outcome.kept)} had a profile, {len(outcome.failed)} failed"
+    write(counts + "\n")
+    if outcome.failed:
+        raise BadInput(outcome.failed)
 
 
 def _known(out: Path, device: str, plan: Plan) -> tuple[list[str], list[str]]:
@@ -71,13 +75,6 @@ def _known(out: Path, device: str, plan: Plan) -> tuple[list[str], list[str]]:
         else:
             known.append(hardware.identity if hardware.kind == "gpu" else profile.node or hardware.identity)
     return known, again
-
-
-def _say(outcome: Outcome) -> None:
-    counts = f"{len(outcome.written)} measured, {len(outcome.kept)} had a profile, {len(outcome.failed)} failed"
-    write(counts + "\n")
-    if outcome.failed:
-        raise BadInput(outcome.failed)
 
 
 def merge_folder(folder: Path, out: Path) -> list[str]:
@@ -272,8 +269,6 @@ def _finite(value: Any) -> Any:
 
 
 def _words(row: dict[str, Any]) -> dict[str, Any]:
-    from dsa_ledger.units import Unit, brief
-
     def word(name: str, value: Any) -> Any:
         if value is None:
             return "not known"

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsa_ledger.console import complain, write
+from dsa_ledger.console import DOES_NOT_FIT, complain, write
 from dsa_ledger.errors import BadInput, Fault
-from dsa_ledger.options import Asked, check_format
+from dsa_ledger.options import OPTIONS, Asked, check_format, named, scenario_of, tables_of
 
 if TYPE_CHECKING:
     from dsa_ledger.plan.question import Question
     from dsa_ledger.schema import Scenario
 
-DOES_NOT_FIT = 3
 TOP = 10
 
 LargestContext = Annotated[bool, typer.Option("--largest-context", help="Longest context of the running batch.")]
@@ -91,7 +90,6 @@ def plan(
     given = {name: value for name, value in locals().items() if name != "asked" and value not in ("", 0, False)}
     given = {f"--{name.replace('_', '-')}": value for name, value in given.items() if (name, value) != ("top", TOP)}
     check_format(asked.format)
-    from dsa_ledger.options import named
     from dsa_ledger.plan.modes import kept, mode_of, numbers, unused
     from dsa_ledger.plan.question import Question
 
@@ -142,7 +140,6 @@ def _with_machine(asked: Asked, machines: str, engines: str) -> Asked:
     """
     if asked.file is not None or not (machines or engines):
         return asked
-    from dsa_ledger.options import OPTIONS
     from dsa_ledger.plan.question import first_engine, first_machine
 
     stated = {option.path for option in asked.values} | {text.partition("=")[0].strip() for text in asked.sets}
@@ -157,8 +154,6 @@ def _asked_scenario(asked: Asked, log: str) -> tuple[Scenario, bool]:
 
     Beside it stands whether the log ends an allocation for want of memory outside the pool.
     """
-    from dsa_ledger.options import scenario_of, tables_of
-
     if not log:
         return scenario_of(asked), False
     from dsa_ledger.audit.report import audit
@@ -220,6 +215,7 @@ def _demand(scenario: Scenario, given: dict[str, object], form: str) -> bool:
     )
     found = demand(scenario, wish)
     complain("warning: ", found.warnings)
+    complain("not modelled: ", found.not_modelled if form in ("csv", "md") else ())  # rows have no place for it
     write(demand_text(found, form))
     return True
 

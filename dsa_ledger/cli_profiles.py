@@ -48,7 +48,8 @@ def profiles(
         raise BadInput([Fault("action", action, nearest(action, ACTIONS))])
     if ranks is not None and action != "fleet":
         raise BadInput([Fault("ranks", str(ranks), "no --ranks but with `profiles fleet DIR`")])
-    need("numpy", "pip install 'dsa-ledger[calibrate]'")
+    if action not in ("list", "export"):  # which fit nothing
+        need("numpy")
     if action == "fleet":
         if len(given) != 1:
             raise BadInput([Fault("files", _listed(given), "one folder of profiles")])
@@ -122,8 +123,7 @@ def _merge(given: list[str], out: Path | None, form: str) -> None:
     from calib.profile import save
 
     faults = [] if out else [Fault("out", None, "a file or folder for the merged profile")]
-    if out is not None:
-        check_place(out)
+    check_place(out)
     if out is not None and len(given) == 1 and Path(given[0]).is_dir():
         make_folder(out)
         if left_out := merge_folder(Path(given[0]), out):

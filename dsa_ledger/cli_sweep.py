@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from dsa_ledger.console import complain, write
 from dsa_ledger.errors import BadInput, Fault
-from dsa_ledger.options import Asked, check_format
+from dsa_ledger.options import OPTIONS, Asked, check_format, scenario_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,6 @@ def sweep(
         raise BadInput([Fault("--over", None, "at least one field, such as --over context=8Ki:1Mi:8Ki")])
     if not 1 <= jobs <= MOST_JOBS:
         raise BadInput([Fault("--jobs", jobs, f"1 to {MOST_JOBS}")])
-    grids.points(axes)
     goals = [_goal(word.strip()) for word in pareto.split(",") if word.strip()]
     wanted = [key.strip() for key in keys.split(",") if key.strip()] or list(grids.KEYS)
     wanted += [name for name, _ in goals if name not in wanted and name not in {axis.path for axis in axes}]
@@ -55,7 +55,7 @@ def sweep(
     found = grids.sweep(scenario, axes, wanted, jobs)
     if goals:
         found = grids.pareto(found, goals)
-    complain("warning: ", asked.notes or ())
+    complain("warning: ", [*(asked.notes or ()), *_of_times(scenario, axes, wanted)])
     if out:
         write_file(Path(out), scenario, found)
         write(f"{len(found.rows):,} points in {out}\n")
@@ -63,10 +63,22 @@ def sweep(
         write(sweep_text(scenario, found, asked.format))
 
 
+def _of_times(scenario: Scenario, axes: Sequence[Axis], keys: Sequence[str]) -> list[str]:
+    """Return what the times of some points leave out; a row has no place for its ledger's warnings."""
+    from dsa_ledger.account.timing import DCP_TIME
+
+    said = {
+        "pp": "with pipeline stages times are those of the slowest stage, not of a whole step; `plan` adds them up",
+        "dcp": DCP_TIME,
+    }
+    swept = {axis.path: axis.values for axis in axes}
+    cuts = {name: swept.get(f"sharding.{name}", (getattr(scenario.sharding, name),)) for name in said}
+    timed = any(key.startswith("time.") for key in keys)
+    return [text for name, text in said.items() if timed and any(ways != 1 for ways in cuts[name])]
+
+
 def _option_names() -> dict[str, str]:
     """Return the options' names and the fields they set."""
-    from dsa_ledger.options import OPTIONS
-
     return {option.name.removeprefix("--"): option.path for option in OPTIONS}
 
 
@@ -84,10 +96,6 @@ def _any_of(asked: Asked, axes: Sequence[Axis]) -> Scenario:
 
     BadInput where none of the first points is: what the others say is each row's own reason.
     """
-    import itertools
-
-    from dsa_ledger.options import scenario_of
-
     paths = {axis.path for axis in axes}
     values = {option: value for option, value in asked.values.items() if option.path not in paths}
     kept = [text for text in asked.sets if text.partition("=")[0].strip() not in paths]

@@ -9,7 +9,7 @@ import typer
 
 from dsa_ledger.console import write
 from dsa_ledger.errors import BadInput, Fault, Faults, Words
-from dsa_ledger.options import Asked, check_format
+from dsa_ledger.options import Asked, check_format, scenario_of
 from dsa_ledger.units import UnitError, parse_pace
 
 MOST_TOKENS_PER_S = 1e9
@@ -50,7 +50,6 @@ def diagnose(
         faults.require(paces[0] < paces[1], "--seen", seen, f"a speed below --expected, {expected}")
     faults.stop_if_any()
     from dsa_ledger.diagnosis import of_gap, of_table, read_table
-    from dsa_ledger.options import scenario_of
     from dsa_ledger.render.timing import diagnosis_text
 
     scenario = scenario_of(asked)
@@ -78,7 +77,6 @@ def _print_checklist(asked: Asked, measured: list[object]) -> None:
             [Fault("--checklist", Words("with a measured speed"), "no --seen, --expected or --seen-table beside it")]
         )
     from dsa_ledger.checklist import checklist_of
-    from dsa_ledger.options import scenario_of
     from dsa_ledger.render.checklist import checklist_text
 
     write(checklist_text(checklist_of(scenario_of(asked)), asked.format))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CANNOT_WRITE = 1
+DOES_NOT_FIT = 3
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsa_ledger.account import estimate
 from dsa_ledger.account.deploy import deploy
 from dsa_ledger.account.timing import wanted_series
+from dsa_ledger.engines.releases import READ
 from dsa_ledger.errors import BadInput, Fault, Faults
 from dsa_ledger.timing.evaluate import PRIOR_ETA, SCORE_BYTES
 from dsa_ledger.timing.layer_times import Load, layer_times
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dsa_ledger.schema import Scenario
 
 SHORT = 1024  # the context a gap is counted from
-ENGINES = ("sglang", "vllm", "tensorrt-llm")
 NEWER = {"sglang": "0.5.15"}  # the first version with the kernel known by a prior only
 MOST_FAULTS = 20
 MOST = 1e12  # beyond it a unit was mistaken; neither NaN nor infinite passes
@@ -47,6 +47,7 @@ LEAST_S = 1e-6  # what adds less to a step cannot be seen in any
 MOSTLY = 0.5  # of what is to be explained
 OVER = -0.1  # so much more than was seen is no rounding
 FRAGMENTED_SHARE = 0.10  # far end of the prior: not measured
+SCATTERED = "scattered pages, not measured: 0 to this"
 UNSHARED_DRAFTS = "MTP index sharing off: each draft forward scores again"
 
 
@@ -185,15 +186,8 @@ def _explained(scenario: Scenario, span: Span, seconds: float, what: str, step_s
     causes = [_cause(key, layers * (far[key] - near[key]), seconds, says, inside=True) for key, says in PARTS]
     causes += [_cause(key, layers * (far[key] - near[key]), seconds, says, inside=False) for key, says in CANDIDATES]
     bytes_s = layers * (far["time.layer.bytes_s"] - near["time.layer.bytes_s"])
-    causes.append(
-        _cause(
-            "time.layer.fragmented_s",
-            bytes_s * FRAGMENTED_SHARE,
-            seconds,
-            "scattered pages, not measured: 0 to this",
-            inside=False,
-        )
-    )
+    scattered = bytes_s * FRAGMENTED_SHARE
+    causes.append(_cause("time.layer.fragmented_s", scattered, seconds, SCATTERED, inside=False))
     if scenario.draft.steps:
         draft = far["model.draft_layers"] * max(scenario.draft.steps - far["step.draft_passes"], 0)
         grown = draft * (far["time.full_layer_s"] - near["time.full_layer_s"])
@@ -258,7 +252,7 @@ def _by_engine(scenario: Scenario, far: Ledger, span: Span, whole: float) -> lis
     machine, wanted = machine_from(plan.gpu.name, plan.gpu), wanted_series(plan)
     layers, requests = far["model.full_layers"], far["step.requests"]
     rows = []
-    for engine in ENGINES:
+    for engine in READ:
         for version in (*versions(engine), *((NEWER[engine],) if engine in NEWER else ())):
             first, last = (
                 layer_times(engine, version, machine, wanted, Load(requests, requests, at))

@@ -131,9 +131,9 @@ class Ledger:
         """Post a fact that comes from outside."""
         self.post(Entry(key, value, unit, None, (), source, note))
 
-    def fact(self, key: str, unit: Unit, fact: Fact[Any], note: str = "") -> None:
+    def fact(self, key: str, unit: Unit, fact: Fact[Any]) -> None:
         """Post a fact that already carries its source."""
-        self.post(Entry(key, fact.value, unit, None, (), fact.source, note))
+        self.given(key, fact.value, unit, fact.source)
 
     def derive(
         self, key: str, unit: Unit, formula: Callable[..., Any], source: Source, note: str = "", **inputs: str
@@ -155,12 +155,6 @@ class Ledger:
             raise LedgerError(f"{key} would combine the units {sorted(unit.value for unit in units)}")
         value = how(**{part: entries[part].value for part in used})
         self.post(Entry(key, value, units.pop(), how, tuple(zip(used, used, strict=True)), source, note))
-
-    def check(self, key: str, observed: Any, against: str, source: Source, note: str = "") -> None:
-        """Post observed minus predicted: a figure seen outside, held against the entry `against`."""
-        unit = self.entries[against].unit
-        self.given(f"{key}.observed", observed, unit, source)
-        self.derive(key, unit, _difference, source, note, observed=f"{key}.observed", predicted=against)
 
     def reached(self, key: str) -> list[Entry]:
         """Return an entry and all it rests on, each once, inputs after what uses them."""
@@ -204,9 +198,9 @@ class Scope:
         """Post a given of this stage."""
         self.ledger.given(self.prefix + key, value, unit, source, note)
 
-    def fact(self, key: str, unit: Unit, fact: Fact[Any], note: str = "") -> None:
+    def fact(self, key: str, unit: Unit, fact: Fact[Any]) -> None:
         """Post a fact of this stage."""
-        self.ledger.given(self.prefix + key, fact.value, unit, fact.source, note)
+        self.given(key, fact.value, unit, fact.source)
 
     def derive(
         self, key: str, unit: Unit, formula: Callable[..., Any], source: Source, note: str = "", **inputs: str
@@ -223,11 +217,6 @@ class Scope:
     def total(self, key: str, source: Source, parts: Iterable[str], how: Total = SUM, note: str = "") -> None:
         """Post a total of this stage."""
         self.ledger.total(self.prefix + key, source, [self.name(part) for part in parts], how, note)
-
-
-def _difference(*, observed: Any, predicted: Any) -> Any:
-    """Return observed minus predicted, in their unit."""
-    return observed - predicted
 
 
 def as_table(ledger: Ledger) -> Mapping[str, Any]:

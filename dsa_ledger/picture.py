@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 WHOLE = 100.0
+MOST_TICKS = 5  # on an axis, about
 
 
 class Scale(NamedTuple):
@@ -27,16 +28,16 @@ class Scale(NamedTuple):
     def _bent(self, value: float) -> float:
         return math.log(max(value, 1e-300)) if self.logarithmic else value
 
-    def ticks(self, most: int = 5) -> list[float]:
+    def ticks(self) -> list[float]:
         """Return round values along the axis: powers of two or ten where it is logarithmic, else 1, 2 or 5 apart."""
         if self.logarithmic:
             base = 2.0 if self.high / max(self.low, 1e-300) < 1e5 else 10.0  # noqa: PLR2004 - decades from here on
             first, last = math.ceil(math.log(self.low, base) - 1e-9), math.floor(math.log(self.high, base) + 1e-9)
-            step = max(1, -(-(last - first) // most))
+            step = max(1, -(-(last - first) // MOST_TICKS))
             return [base**power for power in range(first, last + 1, step)]
         if self.high <= self.low:
             return [self.low]
-        raw = (self.high - self.low) / most
+        raw = (self.high - self.low) / MOST_TICKS
         unit = 10.0 ** math.floor(math.log10(raw))
         step_size = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw)
         first = math.ceil(self.low / step_size)
@@ -69,6 +70,6 @@ def labelled(places: Scale, name: Callable[[float], str]) -> list[tuple[float, s
     return [(places.place(value), name(value)) for value in places.ticks()]
 
 
-def signs(value: float, places: Scale, most: int, sign: str = "#") -> str:
+def signs(value: float, places: Scale, most: int) -> str:
     """Return a bar of so many signs at most; a value above 0 has at least one."""
-    return sign * max(round(places.place(value) * most / WHOLE), 1) if value > 0 else ""
+    return "#" * max(round(places.place(value) * most / WHOLE), 1) if value > 0 else ""

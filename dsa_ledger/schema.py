@@ -61,7 +61,6 @@ class Quant(Frozen):
 
 
 BF16 = Quant(name="bf16", bits=16)
-FP32 = Quant(name="fp32", bits=32)
 
 
 class QuantSpan(Frozen):
@@ -325,6 +324,16 @@ class Scenario(Frozen):
     profile: str | None = Field(None, min_length=1, max_length=4096, description="profile file of a measured box")
 
     model_config = ConfigDict(populate_by_name=True)
+
+    @property
+    def model_name(self) -> str:
+        """Return the model's name, given by it or in its table."""
+        return self.model if isinstance(self.model, str) else self.model.name
+
+    @property
+    def gpu_name(self) -> str:
+        """Return the GPU's name, given by it or in its table."""
+        return self.gpu if isinstance(self.gpu, str) else self.gpu.name
 
     def has(self, feature: str) -> bool:
         """Tell whether a feature is switched on."""

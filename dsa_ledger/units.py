@@ -18,7 +18,8 @@ BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei":
 PREFIXES = DECIMAL | {"K": 10**3} | BINARY
 MIB = 2**20
 GIB = 2**30
-MANY = 10_000_000
+MANY = 10_000_000  # a count from here on reads better in millions
+LONGEST_TEXT = 64
 SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ns": Decimal("1e-9")}
 CURRENCIES = "$€£¥"
 
@@ -49,7 +50,6 @@ class Unit(StrEnum):
     TOKENS_PER_S = "tokens/s"
 
 
-LONGEST_TEXT = 64
 IN_BYTES = frozenset(
     {Unit.BYTES, Unit.BYTES_PER_TOKEN, Unit.BYTES_PER_TOKEN_PER_LAYER, Unit.BYTES_PER_STEP, Unit.BYTES_PER_REQUEST}
 )
@@ -75,12 +75,6 @@ _EXAMPLES = {
     "price": "a price, such as 3.5 or '$3.5'",
     "GiB": "GiB, such as 44.7 or '44.7 GiB'",
 }
-
-
-def _whole(value: Decimal) -> int:
-    if value != value.to_integral_value():
-        raise UnitError(f"a whole number, which {value} is not")
-    return int(value)
 
 
 def parse_bytes(text: str | int) -> int:
@@ -122,7 +116,10 @@ def parse_count(text: str | int) -> int:
     number, prefix = _split(text, "count")
     if prefix not in PREFIXES:
         raise UnitError(_EXAMPLES["count"])
-    return _whole(number * PREFIXES[prefix])
+    value = number * PREFIXES[prefix]
+    if value != value.to_integral_value():
+        raise UnitError(f"a whole number, which {value} is not")
+    return int(value)
 
 
 def parse_seconds(text: str | float) -> float:
@@ -214,6 +211,15 @@ def in_one_unit(values: Sequence[float], unit: Unit) -> tuple[list[float], str]:
     if largest >= MANY:
         return [value / DECIMAL["M"] for value in values], f"M {unit.value}"
     return list(values), unit.value
+
+
+def tokens_text(value: float) -> str:
+    """Return a number of tokens as `128Ki` where it is that many times 1,024, else grouped."""
+    whole = round(value)
+    for prefix in ("Mi", "Ki"):
+        if whole >= BINARY[prefix] and whole % BINARY[prefix] == 0:
+            return f"{whole // BINARY[prefix]}{prefix}"
+    return f"{whole:,}"
 
 
 def in_gib(value: float) -> str:

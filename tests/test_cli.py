@@ -215,7 +215,13 @@ def test_the_table_says_that_prefill_logits_are_counted_before_any_cut(run) -> N
 
 @pytest.mark.parametrize(
     "asked",
-    ["estimate glm52-8xh200-fp8 --all", "explain time.step_low_s glm52-8xh200-fp8", "claims", "claims C18"],
+    [
+        "estimate glm52-8xh200-fp8 --all",
+        "explain time.step_low_s glm52-8xh200-fp8",
+        "claims",
+        "claims C18",
+        "diagnose slow-at-1m --checklist",
+    ],
 )
 def test_a_terminal_of_80_columns_shows_whole_lines(run, asked: str) -> None:
     """No line for people is wider than 80 columns but what is to be copied: a key, an address, a command."""

@@ -135,14 +135,6 @@ def test_what_rests_on_the_scenario_alone_says_so():
     assert ledger.weakest("a") == "scenario"
 
 
-def test_a_check_posts_observed_minus_predicted():
-    ledger = small()
-    ledger.check("check.cell", 45000, "cell.bytes", Source("measured", "a log", ""))
-    assert ledger["check.cell"] == 72
-    assert ledger.entries["check.cell"].unit is Unit.BYTES
-    assert ledger["check.cell.observed"] == 45000
-
-
 def test_a_stage_reads_its_own_entry_first():
     ledger = small()
     scope = Scope(ledger, "stage[1].")

@@ -96,15 +96,13 @@ class Rates:
             inputs["bytes_s"] = "box.gather_bytes_s"
         self.ledger.derive(key, Unit.SECONDS, formula, self.box.source, note, time_s=prior, **inputs)
 
-    def bytes_time(self, key: str, moved: str, prior: Source, note: str = "") -> None:
+    def bytes_time(self, key: str, moved: str, prior: Source) -> None:
         """Post the time of index-K bytes, and with a box what it would be at the prior rate."""
         for name, rate, source in (
             (key, self.bytes_per_s, self.bytes_source(prior)),
             *([(prior_key(key), PRIOR_RATE, prior)] if self.read else []),
         ):
-            self.ledger.derive(
-                name, Unit.SECONDS, formulas.bytes_time_s, source, note, moved_bytes=moved, bytes_per_s=rate
-            )
+            self.ledger.derive(name, Unit.SECONDS, formulas.bytes_time_s, source, moved_bytes=moved, bytes_per_s=rate)
 
     def total(self, key: str, source: Source, parts: Sequence[str], note: str = "") -> None:
         """Post a sum of parts, and with a box the same sum of the prior's."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from dsa_ledger.engines.releases import Release
     from dsa_ledger.schema import Gpu, Model, Scenario
 
+# In HGX and DGX systems; in a compute tray of NVIDIA's NVL72 racks, GB200 and GB300 (NVIDIA's data sheets).
+NODE_GPUS, TRAY_GPUS = 8, 4
+
 
 def deploy(scenario: Scenario) -> Deployment:
     """Return the deployment (BadInput with every fault found, NotModelled)."""
@@ -105,6 +108,11 @@ def ranks_of_server(scenario: Scenario) -> int:
     sharding = scenario.sharding
     outside = sharding.dp_attention * sharding.cp if scenario.engine.name == "vllm" else 1
     return sharding.tp * sharding.pp * outside
+
+
+def usual_node_gpus(gpu_name: str) -> int:
+    """Return the GPUs of one node where nobody said how many."""
+    return TRAY_GPUS if gpu_name.startswith("GB") else NODE_GPUS
 
 
 def _check_ranks(scenario: Scenario) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsa_ledger.account.deploy import TRAY_GPUS, usual_node_gpus
 from dsa_ledger.account.records import scenario_source
 from dsa_ledger.engines.rules import engine_source
 from dsa_ledger.formulas import network
@@ -36,7 +37,6 @@ PARTIAL = Source(
     "context-parallel decode has to combine, not read in the engine's code",
     "2026-11",
 )
-NODE_GPUS, TRAY_GPUS = 8, 4
 
 
 def post_network(ledger: Ledger, plan: Deployment) -> None:
@@ -128,9 +128,9 @@ def post_host(ledger: Ledger, plan: Deployment) -> None:
     if machine.node_gpus is not None:
         ledger.given("machine.node_gpus", machine.node_gpus, Unit.RANKS, scenario_source("machine.node_gpus"))
     else:
-        tray = plan.gpu.name.startswith("GB")
-        where = "4 GPUs an operating system in a GB200 or GB300 tray" if tray else "8 GPUs a node"
-        ledger.given("machine.node_gpus", TRAY_GPUS if tray else NODE_GPUS, Unit.RANKS, Source("prior", where, ""))
+        count = usual_node_gpus(plan.gpu.name)
+        where = "4 GPUs an operating system in a GB200 or GB300 tray" if count == TRAY_GPUS else "8 GPUs a node"
+        ledger.given("machine.node_gpus", count, Unit.RANKS, Source("prior", where, ""))
     source = engine_source(plan.release, "each rank has a host tier of its own")
     ledger.derive(
         "host.node_ranks", Unit.RANKS, network.node_ranks, source, ranks="sharding.ranks", node_gpus="machine.node_gpus"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dsa_ledger.ledger import Ledger
 
 HELD_BYTES = round(1.4 * GIB)
-SCENARIO = "scenario"
 INDEX_STATE, STATE_TOKENS = "record.index_k_state_bytes", "record.index_k_state_tokens"
 
 

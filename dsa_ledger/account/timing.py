@@ -31,6 +31,9 @@ ETA = Source(
 SUM_OF_LAYER = Source("measured", "sum of the layer's parts", "")
 FLOOR_PART = "a full layer at its shortest context: one part of the layer's sum, no lower bound as time.step_floor_s is"
 SHARED_PART = "a shared layer at its shortest context: one part of the layer's sum, no lower bound"
+DCP_TIME = (
+    "with DCP the step time is that without it: neither its exchange between ranks nor its smaller reads are timed"
+)
 FORMATS = {"fp8": "fp8_block", "nvf": "nvfp4"}
 
 
@@ -93,6 +96,8 @@ def post_timing(ledger: Ledger, plan: Deployment, scenario: Scenario, load: Any,
 
         post_range(ledger, plan, machine, wanted)
     post_step_time(ledger, plan, has_layers=times is not None)
+    if scenario.sharding.dcp > 1 and any("time.step_high_s" in key for key in ledger.entries):
+        ledger.warn(DCP_TIME)
     if times is not None:
         post_rates(ledger, plan, scenario, machine, wanted, rates=rates)
         if load.new_tokens is not None:

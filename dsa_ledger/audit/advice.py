@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsa_ledger.account import estimate
+from dsa_ledger.audit.oom import CONTEXT_FLAGS
 from dsa_ledger.audit.seen import PAGE_TOKENS
 from dsa_ledger.engines.releases import key_of
 from dsa_ledger.errors import ExpectedError
@@ -25,7 +26,6 @@ _FP8 = {
     "vllm": "--kv-cache-dtype fp8",
     "tensorrt-llm": "kv_cache_config.dtype: fp8",
 }
-_CONTEXT = {"sglang": "--context-length", "vllm": "--max-model-len", "tensorrt-llm": "--max_seq_len"}
 
 
 def advice_of(seen: Seen, inferred: Inferred, prediction: Prediction | None) -> list[str]:
@@ -138,6 +138,6 @@ def _logits(seen: Seen, prediction: Prediction | None) -> str:
     except ExpectedError:
         return ""
     return (
-        f"lower {_CONTEXT[seen.engine]}: {held / GIB:.1f} GiB of decode logits are held for requests of {context:,} "
-        f"tokens, half the length takes {less / GIB:.1f} GiB"
+        f"lower {CONTEXT_FLAGS[seen.engine]}: {held / GIB:.2f} GiB of decode logits are held for requests of "
+        f"{context:,} tokens, half the length takes {less / GIB:.2f} GiB"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.audit import effects_sglang, effects_trtllm, effects_vllm
 from dsa_ledger.audit.effects import LastGiven
+from dsa_ledger.audit.launch import TAKE
 from dsa_ledger.audit.reading import Given, Reading, one_line
 from dsa_ledger.catalog import gpu_names, load_gpu
 from dsa_ledger.scenario_file import put
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.seen import Seen
     from dsa_ledger.audit.startup import Start
 
-TAKE: dict[str, Any] = {"sglang": effects_sglang.take, "vllm": effects_vllm.take, "tensorrt-llm": effects_trtllm.take}
 _HELD_MOST = 6 * GIB  # context, NCCL and what a driver keeps, before weights
 _RUNTIME_LESS = 1.5 * GIB  # the runtime reports less than the driver: 139.81 of 140.40 GiB on H200
 _NOTHING = ("None", "null", "", "none", "auto_none")
@@ -28,16 +27,13 @@ def arguments_of(start: Start) -> Reading:
     for flag, value in start.arguments.items():
         if value in _NOTHING or value in ("False", "false"):
             continue
-        name = flag
-        values = () if value in ("True", "true") else (value,)
-        given[name] = Given(name, name, values)
+        given[flag] = Given(flag, flag, () if value in ("True", "true") else (value,))
     if start.engine == "sglang" and "--attn-dp-size" in given and given["--attn-dp-size"].values == ("1",):
         given.pop("--attn-dp-size")
     steps = given.pop("--spec-tokens", None)
     if steps and steps.values:
         given["--spec-tokens"] = steps
-    positional: list[Any] = []
-    TAKE[start.engine](reading, LastGiven(given), positional, {})
+    TAKE[start.engine](reading, LastGiven(given), [], {})
     reading.missing.clear()
     return reading
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dsa_ledger.audit.command import Launch, launches_in, version_of_image
+from dsa_ledger.audit.command import Launch, launches_in
 from dsa_ledger.audit.shell import Script, Word, script_of
 
 if TYPE_CHECKING:
@@ -128,6 +128,3 @@ def _filled(text: str, around: Mapping[str, str]) -> Word:
         return found[0]
 
     return Word(_REFERENCE.sub(fill, text.replace("$$", "$")), tuple(missing))
-
-
-__all__ = ["config_of", "launches_in_documents", "looks_like_yaml", "version_of_image"]

@@ -57,6 +57,11 @@ class Pattern(NamedTuple):
     takes: tuple[Take | None, ...]
 
 
+def pattern(name: str, regex: str, *takes: Take | None) -> Pattern:
+    """Return a line's pattern, one take for each group of the expression, None for a group that is no figure."""
+    return Pattern(name, re.compile(regex), takes)
+
+
 SCALES = {"gib": GIB, "mib": MIB, "gb": 10**9, "tib": 1 << 40, "kib": 1 << 10}
 _NUMBER = re.compile(r"-?[\d,]+(?:\.(\d+))?")
 

@@ -93,7 +93,7 @@ def _sglang(found: Inferred, seen: Seen, shapes: Sequence[Shape], dcp: int) -> N
         return
     rows = (dcp,) if dcp > 1 else (1,)
     low, high = pool.cell_range(PAGE_TOKENS)
-    if high < min((shape.layers for shape in shapes), default=0) * 300:
+    if high < min((shape.layers for shape in shapes), default=0) * _SMALLEST:
         _lone_draft(found, low, high)
         return
     fits = explained(shapes, low, high, draft_inside=False, index_rows=rows)
@@ -188,7 +188,7 @@ def vllm_blocks(seen: Seen, dcp: int) -> int | None:
 
 
 def _tensorrt(found: Inferred, seen: Seen, shapes: Sequence[Shape]) -> None:
-    if seen.cell_bytes is None and (seen.target is None):
+    if seen.cell_bytes is None and seen.target is None:
         return
     if seen.cell_bytes is not None:
         low = high = float(seen.cell_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -141,8 +142,6 @@ def _as_words(table: dict[str, Any]) -> list[Word]:
         elif isinstance(value, list):
             words += [Word(name), *(Word(str(item)) for item in value)]
         elif isinstance(value, dict):
-            import json
-
             words += [Word(name), Word(json.dumps(value))]
         else:
             words.append(Word(f"{name}={value}"))

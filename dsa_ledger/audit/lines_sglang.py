@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from dsa_ledger.audit.figures import Pattern, Rank, Take
+from dsa_ledger.audit.figures import Rank, Take, pattern
 
 _TAG = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?((?: (?:DP|PP|ATTN_CP|MOE_DP|TP|EP)\d{1,4}){0,8})\]"
@@ -16,19 +16,15 @@ _RANK = re.compile(r"(ATTN_CP|MOE_DP|DP|PP|TP|EP)(\d{1,4})")
 _G = r"(-?\d{1,7}\.\d{1,6})"
 
 
-def _pattern(name: str, regex: str, *takes: Take | None) -> Pattern:
-    return Pattern(name, re.compile(regex), takes)
-
-
 GIB = "gib"
 PATTERNS = (
-    _pattern(
+    pattern(
         "baseline",
         rf"(?:Init torch distributed ends\. elapsed=\S{{1,12}} s, |Memory baseline taken\. )mem usage={_G} GB",
         Take("held_bytes", GIB),
     ),
-    _pattern("load_begin", rf"Load weight begin\. avail mem={_G} GB", Take("free_bytes", GIB)),
-    _pattern(
+    pattern("load_begin", rf"Load weight begin\. avail mem={_G} GB", Take("free_bytes", GIB)),
+    pattern(
         "load_end",
         rf"Load weight end\. (?:elapsed=\S{{1,12}} s, )?(?:type=(\w{{1,80}}), )?.{{0,200}}?avail mem={_G} GB"
         rf"(?:, mem usage={_G} GB)?",
@@ -36,14 +32,14 @@ PATTERNS = (
         Take("free_bytes", GIB),
         Take("used_bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "pool",
         rf"KV Cache is allocated\. (?:dtype: (\S{{1,40}}), )?#tokens: (\d{{1,15}}), KV size: {_G} GB",
         Take("dtype", "text"),
         Take("tokens"),
         Take("bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "plain_pool",  # of models without MLA
         rf"KV Cache is allocated\. (?:dtype: (\S{{1,40}}), )?#tokens: (\d{{1,15}}), K size: {_G} GB, V size: {_G} GB",
         Take("dtype", "text"),
@@ -51,26 +47,26 @@ PATTERNS = (
         Take("k_bytes", GIB),
         Take("v_bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "no_room",
         r"weights leave no GPU memory for the KV cache under --mem-fraction-static=(\d?\.\d{1,6})",
         Take("fraction", "share"),
     ),
-    _pattern(  # every release: no token fits; before 0.5.14 also where the weights leave nothing
+    pattern(  # every release: no token fits; before 0.5.14 also where the weights leave nothing
         "no_memory",
         r"(Not enough memory)\. Please try to increase --mem-fraction-static\."
         r"(?: Current value: mem_fraction_static=(\d?\.\d{1,6}))?",
         Take("words", "text"),
         Take("fraction", "share"),
     ),
-    _pattern("pool_end", rf"Memory pool end\. avail mem={_G} GB", Take("free_bytes", GIB)),
-    _pattern(
+    pattern("pool_end", rf"Memory pool end\. avail mem={_G} GB", Take("free_bytes", GIB)),
+    pattern(
         "kv_dtype",
         r"Setting KV cache dtype to (\S{1,40}) for DeepSeek DSA on SM(\d{1,3}) device",
         Take("word", "text"),
         Take("sm"),
     ),
-    _pattern(
+    pattern(
         "backends",
         r"Set (NSA|DSA) backends for (\S{1,40}) KV Cache: prefill=(\w{1,40}), decode=(\w{1,40})",
         Take("family", "text"),
@@ -78,27 +74,27 @@ PATTERNS = (
         Take("prefill", "text"),
         Take("decode", "text"),
     ),
-    _pattern("page", r"Setting page size to (\d{1,4}) for DeepSeek DSA", Take("tokens")),
-    _pattern(
+    pattern("page", r"Setting page size to (\d{1,4}) for DeepSeek DSA", Take("tokens")),
+    pattern(
         "tp_mode",
         r"DSA with TP mode is active, (attn_dp_size|dp_size)=(\d{1,5}), tp_size=(\d{1,5})",
         Take("spelling", "text"),
         Take("dp"),
         Take("tp"),
     ),
-    _pattern(
+    pattern(
         "cap",
         r"max_total_tokens=(\d{1,15}) is larger than the profiled value (\d{1,15})",
         Take("asked_tokens"),
         Take("tokens"),
     ),
-    _pattern(
+    pattern(
         "requests_cut",
         r"max_running_requests was reduced from the requested (\d{1,9}) to (\d{1,9})",
         Take("asked"),
         Take("got"),
     ),
-    _pattern(
+    pattern(
         "graph",
         rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA|npu) graph end\b.{{0,4000}}?mem usage={_G} GB[.,] ?"
         rf"avail mem={_G} GB",
@@ -106,22 +102,22 @@ PATTERNS = (
         Take("used_bytes", GIB),
         Take("free_bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "graph_begin",
         rf"Capture (?:([a-z ]{{1,40}}?) )?(?:cuda|CUDA|npu) graph begin\b.{{0,4000}}?avail mem={_G} GB",
         Take("what", "text"),
         Take("free_bytes", GIB),
     ),
-    _pattern("layer_split", r"Layer shard plan \(continuous\): layer_num=(\d{1,4})", Take("layers")),
-    _pattern("host_index", rf"Allocating {_G} GB host memory for DSA indexer", Take("bytes", "gb")),
-    _pattern("host", rf"Allocating {_G} GB host memory for hierarchical KV cache", Take("bytes", "gb")),
-    _pattern(
+    pattern("layer_split", r"Layer shard plan \(continuous\): layer_num=(\d{1,4})", Take("layers")),
+    pattern("host_index", rf"Allocating {_G} GB host memory for DSA indexer", Take("bytes", "gb")),
+    pattern("host", rf"Allocating {_G} GB host memory for hierarchical KV cache", Take("bytes", "gb")),
+    pattern(
         "host",  # from 0.5.22
         rf"hierarchical KV host pool: (\d{{1,15}}) tokens, {_G} GB host memory",
         Take("tokens"),
         Take("bytes", "gb"),
     ),
-    _pattern(
+    pattern(
         "summary",
         r"max_total_num_tokens=(\d{1,15}), chunked_prefill_size=(-?\d{1,12}), max_prefill_tokens=(\d{1,12}), "
         rf"max_running_requests=(\d{{1,9}}), context_len=(\d{{1,12}})(?:, available_[gc]pu_mem={_G} GB)?",

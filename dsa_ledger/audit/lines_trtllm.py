@@ -7,36 +7,32 @@ from __future__ import annotations
 
 import re
 
-from dsa_ledger.audit.figures import Pattern, Rank, Take
+from dsa_ledger.audit.figures import Rank, Take, pattern
 
 _RANK = re.compile(r"\[RANK (\d{1,5})\]|\[\d{1,3},(\d{1,5})\]<std(?:out|err)>|\[TRT-LLM\] \[[IWE]\] \[(\d{1,5})\]")
 _G = r"(-?\d{1,7}(?:\.\d{1,8})?)"
 
 
-def _pattern(name: str, regex: str, *takes: Take | None) -> Pattern:
-    return Pattern(name, re.compile(regex), takes)
-
-
 GIB = "gib"
 PATTERNS = (
-    _pattern("version", r"TensorRT-LLM version: v?(\d{1,3}\.\d{1,3}\.\d{1,3}[\w.+-]{0,40})", Take("", "text")),
-    _pattern(
+    pattern("version", r"TensorRT-LLM version: v?(\d{1,3}\.\d{1,3}\.\d{1,3}[\w.+-]{0,40})", Take("", "text")),
+    pattern(
         "weights",
         rf"Memory used after loading model weights \((inside|outside) torch\) in memory usage profiling: {_G} GiB",
         Take("where", "text"),
         Take("bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "dynamic",
         rf"Memory dynamically allocated during inference \(inside torch\).{{0,60}}?: {_G} GiB",
         Take("bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "outside",
         rf"Memory used outside torch \(e\.g\., NCCL and CUDA graphs\).{{0,60}}?: {_G} GiB",
         Take("bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "peak",
         rf"Peak memory during memory usage profiling \(torch \+ non-torch\): {_G} GiB, available KV cache memory when "
         rf"calculating max tokens: {_G} GiB, fraction is set {_G}, "
@@ -49,15 +45,15 @@ PATTERNS = (
         Take("total_bytes", GIB),
         Take("temporary_bytes", GIB),
     ),
-    _pattern("estimate", rf"Estimated max memory in KV cache : {_G} GiB", Take("bytes", GIB)),
-    _pattern("block", r"Number of tokens per block: (\d{1,5})", Take("tokens")),
-    _pattern(
+    pattern("estimate", rf"Estimated max memory in KV cache : {_G} GiB", Take("bytes", GIB)),
+    pattern("block", r"Number of tokens per block: (\d{1,5})", Take("tokens")),
+    pattern(
         "pool",
         rf"\[MemUsageChange\] Allocated {_G} GiB for max tokens(?: in paged KV cache)? \((\d{{1,15}})\)",
         Take("bytes", GIB),
         Take("tokens"),
     ),
-    _pattern(
+    pattern(
         "blocks",
         r"Max KV cache blocks per sequence: (\d{1,9}) \[window size=(\d{1,12})\], tokens per block=(\d{1,5}), "
         r"primary blocks=(\d{1,12})(?:, (?:secondary blocks=\d{1,12}, )?max sequence length=(\d{1,12}))?",
@@ -67,19 +63,19 @@ PATTERNS = (
         Take("primary"),
         Take("context"),
     ),
-    _pattern("old_tokens", r"Using (\d{1,15}) tokens in paged KV cache", Take("tokens")),
-    _pattern("old_bytes", r"Allocate (\d{1,15}) bytes for k/v cache", Take("bytes")),
-    _pattern("cap", r"max_tokens=(\d{1,15}) is provided", Take("tokens")),
-    _pattern(
+    pattern("old_tokens", r"Using (\d{1,15}) tokens in paged KV cache", Take("tokens")),
+    pattern("old_bytes", r"Allocate (\d{1,15}) bytes for k/v cache", Take("bytes")),
+    pattern("cap", r"max_tokens=(\d{1,15}) is provided", Take("tokens")),
+    pattern(
         "owners",
         r"\[DSACacheManager(?:V2)?\] Indexer k-cache: (\d{1,4}) of (\d{1,4}) local layers own",
         Take("layers"),
         Take("of"),
     ),
-    _pattern("no_sequence", r"(Impossible to fit in any sequence in kvCache)", Take("words", "text")),
-    _pattern("not_created", r"(Executor creation failed due to insufficient GPU memory)", Take("words", "text")),
-    _pattern("component", r"The following component could not be created: ([\w ]{1,80})", Take("name", "text")),
-    _pattern(
+    pattern("no_sequence", r"(Impossible to fit in any sequence in kvCache)", Take("words", "text")),
+    pattern("not_created", r"(Executor creation failed due to insufficient GPU memory)", Take("words", "text")),
+    pattern("component", r"The following component could not be created: ([\w ]{0,79}\w)", Take("name", "text")),
+    pattern(
         "component_free",
         rf"Free GPU memory before component creation attempt \(GiB\): {_G}",
         Take("bytes", GIB),

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import re
 
-from dsa_ledger.audit.figures import Pattern, Rank, Take
+from dsa_ledger.audit.figures import Rank, Take, pattern
 
 _PROCESS = re.compile(r"\((?:EngineCore|Worker|APIServer|VllmWorker)[\w-]{0,60}(?: (?:pid|rank)=[\d, a-z=]{1,40})?\)")
 _RANK = re.compile(r"(?:^|[_ (])(DCP|DP|PP|TP)(\d{1,4})")
 _G = r"(-?\d{1,7}(?:\.\d{1,6})?)"
 
 
-def _pattern(name: str, regex: str, *takes: Take | None) -> Pattern:
-    return Pattern(name, re.compile(regex), takes)
-
-
 GIB = "gib"
 PATTERNS = (
-    _pattern(
+    pattern(
         "version",
         r"(?:API server version|LLM engine \(v|[█▀▄]\s{1,20}version) ?v?(\d{1,3}\.\d{1,3}\.\d{1,3}[\w.+-]{0,60})",
         Take("", "text"),
     ),
-    _pattern("load_end", rf"(?:Model loading|Loading model weights) took {_G} Gi?B", Take("used_bytes", GIB)),
-    _pattern("kv_memory", rf"Available KV cache memory: {_G} GiB", Take("bytes", GIB)),
-    _pattern(
+    pattern("load_end", rf"(?:Model loading|Loading model weights) took {_G} Gi?B", Take("used_bytes", GIB)),
+    pattern("kv_memory", rf"Available KV cache memory: {_G} GiB", Take("bytes", GIB)),
+    pattern(
         "size",
         r"(GPU|[A-Z]{2,8}(?: \+ host)?) KV cache size: ([\d,]{1,20}) tokens(?:, Maximum concurrency for "
         r"([\d,]{1,20}) tokens per request: (\d{1,9}\.\d{1,4})x)?",
@@ -33,46 +29,46 @@ PATTERNS = (
         Take("context"),
         Take("concurrency", "share"),
     ),
-    _pattern(
+    pattern(
         "concurrency",
         r"(?<!tokens, )Maximum concurrency for ([\d,]{1,20}) tokens per request: (\d{1,9}\.\d{1,4})x",
         Take("context"),
         Take("times", "share"),
     ),
-    _pattern("cp_world", r"Multiplying the GPU KV cache size by the cp_world_size (\d{1,4})", Take("size")),
-    _pattern("layout", r"Using (\w{1,20}) KV cache layout\.", Take("word", "text")),
-    _pattern("block", r"Setting kv cache block size to (\d{1,5}) for", Take("tokens")),
-    _pattern("ds_mla", r"Using (?:DeepSeek's )?(fp8_ds_mla|nvfp4_ds_mla) KV cache format", Take("word", "text")),
-    _pattern("standard_fp8", r"Using (standard fp8) KV cache format", Take("word", "text")),
-    _pattern(
+    pattern("cp_world", r"Multiplying the GPU KV cache size by the cp_world_size (\d{1,4})", Take("size")),
+    pattern("layout", r"Using (\w{1,20}) KV cache layout\.", Take("word", "text")),
+    pattern("block", r"Setting kv cache block size to (\d{1,5}) for", Take("tokens")),
+    pattern("ds_mla", r"Using (?:DeepSeek's )?(fp8_ds_mla|nvfp4_ds_mla) KV cache format", Take("word", "text")),
+    pattern("standard_fp8", r"Using (standard fp8) KV cache format", Take("word", "text")),
+    pattern(
         "backend",
         r"Using (?:AttentionBackendEnum\.)?(\w{1,60}) (?:attention backend out of|backend\.)",
         Take("word", "text"),
     ),
-    _pattern("glm_fp8", r"Using (fp8) kv-cache for GlmMoeDsaForCausalLM on SM10x", Take("word", "text")),
-    _pattern("graphs", rf"Graph capturing finished in \d{{1,7}} secs?, took {_G} GiB", Take("used_bytes", GIB)),
-    _pattern(
+    pattern("glm_fp8", r"Using (fp8) kv-cache for GlmMoeDsaForCausalLM on SM10x", Take("word", "text")),
+    pattern("graphs", rf"Graph capturing finished in \d{{1,7}} secs?, took {_G} GiB", Take("used_bytes", GIB)),
+    pattern(
         "graph_pool",
         rf"CUDA graph pool memory: {_G} GiB \(actual\), {_G} GiB \(estimated\)",
         Take("used_bytes", GIB),
         Take("estimated_bytes", GIB),
     ),
-    _pattern(
+    pattern(
         "v0_memory",
         rf"model weights take {_G}GiB; .{{0,200}}?reserved for KV Cache is {_G}GiB",
         Take("weights_bytes", GIB),
         Take("bytes", GIB),
     ),
-    _pattern("v0_blocks", r"# GPU blocks: (\d{1,12})", Take("blocks")),
-    _pattern(
+    pattern("v0_blocks", r"# GPU blocks: (\d{1,12})", Take("blocks")),
+    pattern(
         "v0_refused",
         r"max seq len \((\d{1,12})\) is larger than the maximum number of tokens that can be stored in KV cache "
         r"\((\d{1,12})\)",
         Take("context"),
         Take("tokens"),
     ),
-    _pattern("graph_estimate", rf"Estimated CUDA graph memory: {_G} GiB total", Take("bytes", GIB)),
-    _pattern(
+    pattern("graph_estimate", rf"Estimated CUDA graph memory: {_G} GiB total", Take("bytes", GIB)),
+    pattern(
         "summary",
         rf"Free memory on device\s?\S{{0,20}}\s?\({_G}/{_G} GiB\) on startup\. "
         rf"Desired GPU memory utilization is \((\d?\.\d{{1,6}}), {_G} GiB\)"
@@ -84,8 +80,8 @@ PATTERNS = (
         Take("used_bytes", GIB),
         Take("peak_bytes", GIB),
     ),
-    _pattern("no_blocks", r"(No available memory for the cache blocks)", Take("words", "text")),
-    _pattern(
+    pattern("no_blocks", r"(No available memory for the cache blocks)", Take("words", "text")),
+    pattern(
         "no_free",
         rf"Free memory on device\s?\S{{0,20}}\s?\({_G}/{_G} GiB\) on startup\s{{1,40}}is less than desired GPU memory "
         rf"utilization \((\d?\.\d{{1,6}}), {_G} GiB\)",
@@ -94,17 +90,17 @@ PATTERNS = (
         Take("fraction", "share"),
         Take("wanted_bytes", GIB),
     ),
-    _pattern("in_use", rf"Current kv cache memory in use is {_G} GiB", Take("bytes", GIB)),
-    _pattern(
+    pattern("in_use", rf"Current kv cache memory in use is {_G} GiB", Take("bytes", GIB)),
+    pattern(
         "override",
         r"Overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})",
         Take("fitting"),
         Take("blocks"),
     ),
-    _pattern(
+    pattern(
         "fitted", r"Auto-fit max_model_len: reduced from ([\d,]{1,15}) to ([\d,]{1,15})", Take("asked"), Take("context")
     ),
-    _pattern(
+    pattern(
         "refused",
         rf"max seq len \(([\d,]{{1,15}})\), (?:\(?{_G} GiB KV\s{{0,40}})cache is needed"
         rf".{{0,120}}?available KV cache\s{{0,40}}memory \({_G} GiB\)"

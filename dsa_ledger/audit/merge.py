@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from dsa_ledger.audit.command import OPTION
 from dsa_ledger.audit.launch import Source, read_launch, source_of
 from dsa_ledger.errors import Said, Words
 from dsa_ledger.scenario_file import put
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.reading import Reading
     from dsa_ledger.errors import Faults
 
-OPTION = "--from-command"
 _FROM_ELSEWHERE = ("model", "gpu")  # a command often leaves these open; a scenario file may say them
 
 

@@ -104,7 +104,7 @@ def _tried(
                 reasons += [line for line in bad.lines() if line not in reasons]
                 continue
             except ExpectedError as unknown:
-                reasons.append(str(unknown))
+                reasons += [str(unknown)] if str(unknown) not in reasons else []
                 continue
             tried.append(Trial(_score(ledger, seen, inferred), order, version, scenario, ledger, assumed))
     return sorted(tried, key=lambda one: (-one.score, one.order)), reasons

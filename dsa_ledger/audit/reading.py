@@ -58,11 +58,6 @@ class Reading:
         if sentence not in self.notes and len(self.notes) < MOST_SHOWN:
             self.notes.append(sentence)
 
-    @property
-    def applied(self) -> list[str]:
-        """Return what was applied, one line a field."""
-        return [f"{setting.written} -> {path} = {setting.value!r}" for path, setting in self.settings.items()]
-
 
 def one_line(text: str, most: int = 120) -> str:
     """Return text fit for a line of a message: printable, cut."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,6 @@ class Seen:
     target: Pool | None = None
     draft: Pool | None = None
     other: list[Pool] = field(default_factory=list)
-    per_stage: dict[int, Pool] = field(default_factory=dict)
     free_before: int | None = None
     free_after: int | None = None
     weights: int | None = None
@@ -50,14 +50,11 @@ class Seen:
     kv_within: float = 0.0
     tokens: int | None = None
     context: int | None = None
-    concurrency: float | None = None
-    running: int | None = None
     chunk: int | None = None
     fraction: float | None = None
     total_bytes: int | None = None
     cell_bytes: int | None = None
     owners: int | None = None
-    blocks: int | None = None
     sm: int | None = None
     dtype: str | None = None
     low: str | None = None
@@ -118,8 +115,7 @@ def _sglang(start: Start, seen: Seen) -> None:
     seen.weights = max((group[0][used].value for group in every if group and used in group[0]), default=None)
     drafts = [group[1] for group in every if len(group) > 1]
     seen.draft_weights = max((figures[used].value for figures in drafts if used in figures), default=None)
-    seen.context, seen.running = start.first("summary.context"), start.first("summary.running")
-    seen.chunk = start.first("summary.chunk_tokens")
+    seen.context, seen.chunk = start.first("summary.context"), start.first("summary.chunk_tokens")
     totals = start.values("summary.tokens")
     seen.tokens = min(totals, default=seen.target.tokens if seen.target else None)
     host = [
@@ -145,7 +141,6 @@ def _sglang_pools(start: RankStart, seen: Seen) -> None:
     target, *rest = pools
     draft = rest[0] if rest and rest[0].size_bytes < _SMALLER_THAN * target.size_bytes else None
     other = [pool for pool in rest if pool is not draft]
-    seen.per_stage.setdefault(start.rank.pp or 0, target)
     seen.other.extend(other)
     if other:
         listed = "; ".join(f"line {pool.line}: {pool.tokens:,} tokens, {pool.size_bytes:,} B" for pool in pools[:6])
@@ -194,7 +189,6 @@ def _vllm(start: Start, seen: Seen) -> None:
     sizes = start.values("size.tokens")
     seen.tokens = min(sizes, default=None)
     seen.context = start.first("size.context") or start.first("concurrency.context") or start.first("refused.context")
-    seen.concurrency = start.first("size.concurrency") or start.first("concurrency.times")
     seen.weights = max(start.values("load_end.used_bytes"), default=None)
     seen.fraction, seen.total_bytes = start.first("summary.fraction"), start.first("summary.total_bytes")
     seen.free_before = min(start.values("summary.free_bytes"), default=None)
@@ -217,8 +211,6 @@ def _vllm(start: Start, seen: Seen) -> None:
 
 def _release(version: str) -> str:
     """Return a version without build marks, such as 0.22.1 of 0.22.1rc1.dev69+gf69ede495."""
-    import re
-
     found = re.match(r"\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?", version)
     text = found[0] if found else version
     return text.partition("rc")[0] if "dev" in version else text

@@ -22,6 +22,7 @@ _NAME = re.compile(
 )
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+_PIECES = re.compile(r"(?:\$\([^)]{0,512}\)|`[^`]{0,512}`|\S)+")  # what would be run is one piece, blanks and all
 _BLANK = re.compile(r"(?:[ \t]|\\\r?\n)+")
 
 
@@ -168,7 +169,7 @@ class _Reader:
         if quoted or not re.search(r"\s", joined):
             self._add(joined)
             return
-        first, *rest = joined.split() or [""]
+        first, *rest = _PIECES.findall(joined) or [""]
         self._add(first)
         for part in rest:
             self._end_word()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsa_ledger.audit.oom import FRACTION_FLAGS
 from dsa_ledger.units import GIB
 
 if TYPE_CHECKING:
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from dsa_ledger.audit.seen import Seen
     from dsa_ledger.audit.startup import Start
 
-_FRACTION = {
-    "sglang": "--mem-fraction-static",
-    "vllm": "--gpu-memory-utilization",
-    "tensorrt-llm": "kv_cache_config.free_gpu_memory_fraction",
-}
 _ELSE = "more GPUs or a smaller checkpoint format would leave more too"
 _MOST = 4
 
@@ -47,9 +43,9 @@ def _fraction(start: Start, prediction: Prediction | None) -> float | None:
     """Return the share of memory that the server ran with [share]: as the log prints it, else as the ledger has it."""
     printed = (start.first(f"{name}.fraction") for name in ("no_room", "no_memory", "no_free", "summary", "peak"))
     told = next((value for value in printed if value is not None), None)
-    if told is None and start.arguments.get(_FRACTION[start.engine]):
+    if told is None and start.arguments.get(FRACTION_FLAGS[start.engine]):
         try:
-            told = float(start.arguments[_FRACTION[start.engine]])
+            told = float(start.arguments[FRACTION_FLAGS[start.engine]])
         except ValueError:
             told = None
     if told is None and prediction is not None:
@@ -64,7 +60,7 @@ def _sglang(start: Start, seen: Seen, prediction: Prediction | None) -> Iterator
 
 def _no_pool(seen: Seen, prediction: Prediction | None, fraction: float | None) -> tuple[str, str]:
     """Return what SGLang's pool lacks, free - (1 - fraction) x free before the weights, and the least fraction."""
-    flag, told = _FRACTION["sglang"], ""
+    flag, told = FRACTION_FLAGS["sglang"], ""
     before, after = seen.free_before, seen.free_after
     ledger, key = (prediction.ledger if prediction is not None else None), "memory.free_after_bytes"
     if (not before or after is None) and ledger is not None and key in ledger and ledger[key] > 0:
@@ -89,7 +85,7 @@ def _no_pool(seen: Seen, prediction: Prediction | None, fraction: float | None) 
 
 
 def _vllm(start: Start, seen: Seen, prediction: Prediction | None) -> Iterator[Stop]:
-    flag, fraction = _FRACTION["vllm"], _fraction(start, prediction)
+    flag, fraction = FRACTION_FLAGS["vllm"], _fraction(start, prediction)
     total = start.first("no_free.total_bytes") or seen.total_bytes
     if not total and prediction is not None:
         total = prediction.ledger["gpu.capacity_bytes"]
@@ -129,7 +125,7 @@ def _raised(flag: str, fraction: float | None, short: int | None, total: int | N
 
 
 def _tensorrt(start: Start, seen: Seen, prediction: Prediction | None) -> Iterator[Stop]:
-    flag = _FRACTION["tensorrt-llm"]
+    flag = FRACTION_FLAGS["tensorrt-llm"]
     for figures in start.each("no_sequence"):
         left = f" of {seen.kv_bytes / GIB:.2f} GiB" if seen.kv_bytes is not None else ""
         fraction = _fraction(start, prediction)

@@ -253,11 +253,6 @@ def prefill_rules(scenario: Scenario, gpu: Gpu, release: Release) -> PrefillRule
     )
 
 
-def scoring_starts_above(model: Model, rules: PrefillRules) -> Fact[int]:
-    """Return the context up to which a prefill stores keys without scoring [tokens]."""
-    return Fact(model.index_topk if rules.skips_short.value else 0, rules.skips_short.source)
-
-
 def check_dtype(faults: Faults, scenario: Scenario) -> None:
     """Note a KV dtype that SGLang refuses for DSA models."""
     if scenario.kv_dtype.lower() not in KV_DTYPES:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.engines.releases import READ, key_of, resolve
 from dsa_ledger.formulas.helpers import quotient
+from dsa_ledger.plan.growth import running_cap
 from dsa_ledger.plan.outcome import HEADROOM, PREFILL, Outcome, attempt, changed
 from dsa_ledger.schema import Engine, Observed
 from dsa_ledger.units import GIB
@@ -82,6 +83,12 @@ def _flags(scenario: Scenario) -> Iterator[Change]:
     if context is not None and ledger["limits.context_length"] > context:
         after = changed(scenario, limits={"context_length": context})
         yield Change(f"--context-length {context}", "longer requests are refused", Near.FLAG, after)
+    cap, held = running_cap(ledger), int(ledger["pool.requests_at_context"]) if context is not None else 0
+    if cap is not None and cap < held:
+        asked = held * (int(ledger["sharding.replicas"]) if scenario.engine.name == "sglang" else 1)
+        after = changed(scenario, limits={"max_running_requests": asked})
+        price = "larger graphs and tables outside the pool; slower steps"
+        yield Change(f"--max-running-requests {asked}", price, Near.FLAG, after)
     left = [int(ledger[key]) for key in (HEADROOM, PREFILL) if key in ledger]
     if left and min(left) < 0:
         yield from _room(scenario, ledger, -min(left))
@@ -106,7 +113,8 @@ def _room(scenario: Scenario, ledger: Ledger, short_bytes: int) -> Iterator[Chan
             yield Change(f"--set limits.chunked_prefill={chunk // part}", price, Near.FLAG, after)
     whole = int(ledger[SHARE_OF[scenario.engine.name]])
     less = math.floor(1000 * (float(ledger["engine.mem_fraction"]) - quotient(short_bytes, whole))) / 1000
-    if less > 0 and scenario.observed.kv_bytes is None:
+    # A share of what weights leave, where they leave nothing, would have to grow: no smaller one helps.
+    if 0 < less < float(ledger["engine.mem_fraction"]) and scenario.observed.kv_bytes is None:
         after = changed(scenario, limits={"mem_fraction": less})
         yield Change(f"--mem-fraction {less}", "a smaller pool: more is left outside it", Near.FLAG, after)
 

@@ -6,7 +6,7 @@ plus half the output, because a step's time is nearly a straight line in the con
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.account import estimate
@@ -215,8 +215,6 @@ def _end(wish: Wish, server: Server, kept: float, step_s: float, prefill_s: floa
 
 def record(found: Demand) -> dict[str, Any]:
     """Return the answer as the JSON contract spells it."""
-    from dataclasses import asdict
-
     return {
         "gpus_of_server": found.gpus,
         "requests_of_server": found.requests,

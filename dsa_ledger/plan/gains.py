@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.account import estimate
 from dsa_ledger.plan.changes import Change, Near, changes
-from dsa_ledger.plan.growth import concurrency, running_cap, step_seconds
+from dsa_ledger.plan.growth import concurrency, step_seconds
 from dsa_ledger.plan.outcome import Outcome, attempt, changed
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def gains(scenario: Scenario, *, ran_out: bool = False) -> Gains:
     found: list[Gain] = []
     refused: list[tuple[str, str]] = []
     seen: set[tuple[str, Figures]] = set()
-    for change in (*_caps(scenario), *changes(scenario)):
+    for change in (*_dropped(scenario), *changes(scenario)):
         if change.near >= Near.MORE_GPUS or (ran_out and _raises(now, change)):
             continue
         outcome = attempt(change.scenario)
@@ -100,7 +100,7 @@ def _pairs(now: Outcome, good: Sequence[Gain], *, ran_out: bool) -> list[Gain]:
     """Return two changes that hold the load together, those with the most requests first."""
     found: dict[frozenset[str], Gain] = {}
     for first in good:
-        for second in (*_caps(first.change.scenario), *changes(first.change.scenario)):
+        for second in (*_dropped(first.change.scenario), *changes(first.change.scenario)):
             names = frozenset((first.change.name.split()[0], second.name.split()[0]))
             done = len(names) == 1 or names in found or second.near >= Near.MORE_GPUS
             if done or (ran_out and _raises(now, second)):
@@ -134,16 +134,8 @@ def figures(outcome: Outcome) -> Figures:
     return Figures(int(ledger["pool.system_tokens"]), concurrency(ledger), *ends)
 
 
-def _caps(scenario: Scenario) -> Iterator[Change]:
-    """Yield the cap on running requests raised to what the pool holds, and features dropped."""
-    ledger = attempt(scenario).ledger
-    if ledger is not None and "pool.requests_at_context" in ledger:
-        cap, held = running_cap(ledger), int(ledger["pool.requests_at_context"])
-        if cap is not None and cap < held:
-            asked = held * (int(ledger["sharding.replicas"]) if scenario.engine.name == "sglang" else 1)
-            after = changed(scenario, limits={"max_running_requests": asked})
-            price = "larger graphs and tables outside the pool; slower steps"
-            yield Change(f"--max-running-requests {asked}", price, Near.FLAG, after)
+def _dropped(scenario: Scenario) -> Iterator[Change]:
+    """Yield the scenario without each of its features."""
     for name in scenario.features:
         if name not in ("hisparse", "pd-prefill", "pd-decode"):
             rest = tuple(other for other in scenario.features if other != name)

@@ -69,8 +69,7 @@ def command(scenario: Scenario) -> str:
     Of a server on several nodes it is that of the first; `nodes_of` says what the others run.
     """
     release, _ = resolve(scenario.engine)
-    model = scenario.model if isinstance(scenario.model, str) else scenario.model.name
-    nodes = nodes_of(scenario)
+    model, nodes = scenario.model_name, nodes_of(scenario)
     if scenario.engine.name == "sglang":
         words = ["sglang", "serve", "--model-path", model, *_sglang(scenario, release.rules)]
     elif scenario.engine.name == "vllm":

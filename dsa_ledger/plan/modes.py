@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal
 
 from dsa_ledger.errors import Fault, Faults, Said
 from dsa_ledger.plan.price import OPTION, price_of, prices
-from dsa_ledger.plan.tried import gpu_name
 from dsa_ledger.units import UnitError, parse_count
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def price(given: Mapping[str, object], scenario: Scenario) -> float | None:
     """Return the price of the scenario's GPU an hour (BadInput)."""
     if OPTION not in given:
         return None
-    faults, name = Faults(), gpu_name(scenario)
+    faults, name = Faults(), scenario.gpu_name
     table = prices(str(given[OPTION]), faults, name)
     faults.require(bool(faults.found) or price_of(table, name) is not None, OPTION, given[OPTION], f"a price of {name}")
     faults.stop_if_any()

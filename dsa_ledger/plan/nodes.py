@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsa_ledger.account.deploy import ranks_of_server
+from dsa_ledger.account.deploy import ranks_of_server, usual_node_gpus
 
 if TYPE_CHECKING:
     from dsa_ledger.schema import Scenario
 
-# GPUs of a node: 4 in a compute tray of NVIDIA's NVL72 racks, 8 in HGX and DGX systems (NVIDIA's data sheets).
-NODE_GPUS, USUAL = {"GB200": 4, "GB300": 4}, 8
 HEAD, PORT = "HEAD_NODE_IP", 20000
 
 
@@ -32,8 +30,8 @@ class Nodes(NamedTuple):
 
 def nodes_of(scenario: Scenario) -> Nodes:
     """Return the nodes of a scenario's server; with one node no words are needed."""
-    name = scenario.gpu if isinstance(scenario.gpu, str) else scenario.gpu.name
-    gpus, ranks = NODE_GPUS.get(name, USUAL), ranks_of_server(scenario)
+    gpus = scenario.machine.node_gpus or usual_node_gpus(scenario.gpu_name)
+    ranks = ranks_of_server(scenario)
     count = -(-ranks // gpus)
     if count == 1:
         return Nodes(1, gpus)

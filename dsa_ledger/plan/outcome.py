@@ -19,9 +19,6 @@ UPPER_BOUND = "pool.budget_bytes is an upper bound"
 OUTSIDE = ((HEADROOM, "at rest"), (PREFILL, "in prefill"))  # memory left outside the pool, and when
 # Of a ledger its slowest stage has a time; here the stages' own times are added up (`growth.step_seconds`).
 OF_A_STAGE = "with pipeline stages times are those of the slowest stage"
-DCP_TIME = (
-    "with DCP the step time is that without it: neither its exchange between ranks nor its smaller reads are timed"
-)
 SUMMED = "with pipeline stages the step time is the sum of the stages' own; hops between them are not counted"
 
 
@@ -72,9 +69,7 @@ class Outcome(NamedTuple):
         if self.ledger is None:
             return []
         said = [text for text in self.ledger.warnings if not text.startswith(UPPER_BOUND)]
-        timed = any("time.step_high_s" in key for key in self.ledger.entries)
-        more = [DCP_TIME] if timed and self.scenario.sharding.dcp > 1 else []
-        return [SUMMED if text.startswith(OF_A_STAGE) else text for text in said] + more
+        return [SUMMED if text.startswith(OF_A_STAGE) else text for text in said]
 
     def value(self, key: str) -> Any:
         """Return the value of an entry, or None where it was not posted."""

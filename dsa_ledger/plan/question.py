@@ -14,7 +14,7 @@ from dsa_ledger.plan.layouts import powers
 from dsa_ledger.plan.outcome import attempt, changed
 from dsa_ledger.plan.price import prices
 from dsa_ledger.plan.ranking import FORMATS, GOALS, MOST_GPUS, Goal, Ranking, rank, smallest_machines
-from dsa_ledger.plan.tried import Machine, gpu_name
+from dsa_ledger.plan.tried import Machine
 from dsa_ledger.schema import Engine, Load, Observed
 from dsa_ledger.units import UnitError, parse_seconds
 
@@ -46,7 +46,7 @@ class Question(NamedTuple):
         goal = self._goal(scenario, faults)
         most_step_s = self._seconds(scenario, faults)
         engines, formats = self._engines(scenario, faults), self._formats(scenario)
-        table = prices(self.price, faults, gpu_name(scenario))
+        table = prices(self.price, faults, scenario.gpu_name)
         faults.stop_if_any()
         return rank(
             scenario,
@@ -70,7 +70,7 @@ class Question(NamedTuple):
         return smallest_machines(scenario, names, engines, formats, self.kept)
 
     def _machines(self, scenario: Scenario, faults: Faults) -> list[Machine]:
-        own = gpu_name(scenario)
+        own = scenario.gpu_name
         stated = scenario.gpus is not None or ranks_of_server(scenario) > 1
         count = scenario.gpus or ranks_of_server(scenario)
         if not self.machines.strip():
@@ -146,7 +146,7 @@ class Question(NamedTuple):
 
 def usual(scenario: Scenario, gpu: str) -> int:
     """Return how many GPUs of a kind to try where nobody said: 8, or the power of two that holds the checkpoint."""
-    asked = scenario.gpu if gpu == gpu_name(scenario) else gpu
+    asked = scenario.gpu if gpu == scenario.gpu_name else gpu
     capacity_bytes = (load_gpu(asked) if isinstance(asked, str) else asked).hbm.capacity_bytes
     one = changed(scenario, gpu=asked, engine=_versioned(scenario.engine), load=Load(), observed=Observed())
     weights_bytes = attempt(one, whole=False).value("weights.checkpoint_bytes") or 0

@@ -83,8 +83,8 @@ def tried(
     """
     fixed = [(name, getattr(scenario.sharding, name)) for name in kept]
     for machine in machines:
-        as_seen = machine == Machine(gpu_name(scenario), ranks_of_server(scenario))
-        gpu = scenario.gpu if machine.gpu == gpu_name(scenario) else machine.gpu
+        as_seen = machine == Machine(scenario.gpu_name, ranks_of_server(scenario))
+        gpu = scenario.gpu if machine.gpu == scenario.gpu_name else machine.gpu
         for engine in engines:
             every = layouts(engine.name, machine.gpus)
             cuts = [cut for cut in every if all(getattr(cut.sharding, name) == value for name, value in fixed)]
@@ -143,8 +143,3 @@ def _one(machine: Machine, layout: Layout, asked: Scenario, whole: set[int]) -> 
 def _share(scenario: Scenario, layout: Layout) -> Any:
     """Return the load of one server: the fullest one's part of the requests."""
     return scenario.load.model_copy(update={"batch": -(-scenario.load.batch // layout.servers), "new_tokens": None})
-
-
-def gpu_name(scenario: Scenario) -> str:
-    """Return the name of the scenario's GPU."""
-    return scenario.gpu if isinstance(scenario.gpu, str) else scenario.gpu.name

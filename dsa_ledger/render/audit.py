@@ -57,7 +57,7 @@ def _json(report: Report) -> str:
         "engine": report.engine,
         "version": report.version,
         "observed": [_figure_record(figure) for figure in report.observed],
-        "checks": [_check_record(check) for check in report.checks],
+        "checks": [check._asdict() for check in report.checks],
         "inferred": report.inferred,
         "certainty": report.certainty,
         "stopped": [stop._asdict() for stop in report.stops],
@@ -87,10 +87,6 @@ def _figure_record(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _check_record(check: Check) -> dict[str, Any]:
-    return check._asdict()
-
-
 def _check_row(check: Check) -> dict[str, Any]:
     """Return a check as a row for files, its unit beside its numbers."""
     figures = {"observed": check.observed, "predicted": check.predicted, "difference": check.difference}
@@ -104,11 +100,12 @@ def _table(report: Report) -> str:
         lines += ["", *_wrapped(f"did not start, line {stop.line:,}: {stop.says}", "", "    ")]
     lines += ["", *_read_lines(report)] if not report.checks else [""]
     if report.checks:
-        lines.append(f"{'':26}{'log':>18}{'ledger':>18}{'difference':>18}")
+        lines.append(f"{'log':>40}{'ledger':>20}{'difference':>20}")
     for check in report.checks:
         unit = unit_of(check.key)
         shown = [_number(value, unit) for value in (check.observed, check.predicted, check.difference)]
-        lines.append(f"{check.key:<26}" + "".join(f"{text:>18}" for text in shown))
+        first = f"{check.key} {shown[0]:>{39 - len(check.key)}}"
+        lines.append(first + "".join(f"{text:>20}" for text in shown[1:]))
         if check.cause:
             lines += _wrapped(check.cause, "    ")
     lines += _inferred_lines(report)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import TYPE_CHECKING
 
 from dsa_ledger.render import rows_text
 from dsa_ledger.render.data import CONTRACT
+from dsa_ledger.render.wrap import wrap
 from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from dsa_ledger.checklist import Checklist
-
-WIDTH = 80
-
-
-def _wrapped(text: str, start: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False)
 
 
 def checklist_text(found: Checklist, form: str) -> str:
@@ -39,17 +33,16 @@ def checklist_text(found: Checklist, form: str) -> str:
     ]
     if form != "table":
         return rows_text("checks", rows, form)
-    lines = [
-        f"where a step's time can go, largest first; shares are of {found.whole}, {brief(found.whole_s, Unit.SECONDS)}"
-    ]
+    whole = f"{found.whole}, {brief(found.whole_s, Unit.SECONDS)}"
+    lines = wrap(f"where a step's time can go, largest first; shares of {whole}")
     for number, row in enumerate(rows, 1):
         lines.append("")
         lines.append(
             f"{number}. {row['check']:<11} {row['time']:>9} {row['share']:>8}  {row['counted']:<8} {row['entry']}"
         )
-        lines += _wrapped(row["found"], "   ")
-        lines += _wrapped(row["do"], "   -> ")
+        lines += wrap(row["found"], "   ")
+        lines += wrap(row["do"], "   -> ")
     lines.append("")
     for sentence in found.warnings:
-        lines += _wrapped(sentence, "warning: ")
+        lines += wrap(sentence, "warning: ")
     return "\n".join(lines).rstrip("\n") + "\n"

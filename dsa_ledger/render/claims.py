@@ -57,7 +57,7 @@ def _blocks(found: Sequence[Answered], *, whole: bool) -> Iterator[str]:
         yield f"{len(found)} claims: " + ", ".join(f"{counts[word]} {says}" for word, says in VERDICTS.items())
         doubted = [one.claim.id for one in found if one.doubt]
         yield f"in doubt: {', '.join(doubted)}" if doubted else "the ledger bears out every verdict"
-        yield "One claim with its sources and the commands behind each figure: dsa-ledger claims ID"
+        yield "one claim with its sources and the commands behind it: dsa-ledger claims ID"
 
 
 def _block(one: Answered, *, whole: bool) -> Iterator[str]:

@@ -7,9 +7,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.compare import SIDES
-from dsa_ledger.explain import formula_text
 from dsa_ledger.render.causes import cause_lines, side_texts, sides_told, title_of
-from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.data import CONTRACT, entry_record, rows_csv, rows_md
 from dsa_ledger.render.html import Figure
 from dsa_ledger.render.words import GROUPS, headline
 from dsa_ledger.render.wrap import wrap
@@ -260,13 +259,7 @@ def _cause_record(number: int, cause: Cause) -> dict[str, Any]:
 
 
 def _entry_record(entry: Entry | None) -> dict[str, Any] | None:
+    """Return an entry as the JSON contract spells it, without key and note."""
     if entry is None:
         return None
-    source = entry.source
-    return {
-        "value": entry.value,
-        "unit": entry.unit.value,
-        "formula": formula_text(entry),
-        "inputs": dict(entry.inputs),
-        "source": {"kind": source.kind, "ref": source.ref, "date": source.date},
-    }
+    return {name: value for name, value in entry_record(entry).items() if name not in ("key", "note")}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsa_ledger.plan.demand import record
-from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.data import rows_csv, rows_md
 from dsa_ledger.render.html import text_page
-from dsa_ledger.render.words import headline
+from dsa_ledger.render.plan import json_text
+from dsa_ledger.render.words import between, headline
+from dsa_ledger.render.wrap import wrap
 from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dsa_ledger.schema import Scenario
     from dsa_ledger.workload import Mix, Workload
 
-WIDTH = 80
 TITLE_WIDTH = 34
 
 
@@ -25,7 +24,7 @@ def mix_text(scenario: Scenario, workload: Workload, found: Mix, form: str) -> s
     """Return what a server holds of a workload in one of the formats."""
     figures = found._asdict() | {"requests_read": len(workload.requests), "lines_skipped": len(workload.skipped)}
     if form == "json":
-        return _json(scenario, "mix", figures | {"skipped": list(workload.skipped)})
+        return json_text(scenario, "mix", figures | {"skipped": list(workload.skipped)})
     if form in ("csv", "md"):
         return rows_csv([figures]) if form == "csv" else rows_md([figures])
     longest = f"{found.longest_tokens:,} tokens"
@@ -46,7 +45,7 @@ def mix_text(scenario: Scenario, workload: Workload, found: Mix, form: str) -> s
         ("index-K written a prefill", brief(found.mean_prefill_write_bytes, Unit.BYTES)),
         ("sent a request between PD workers", brief(found.mean_transfer_bytes, Unit.BYTES)),
     ]
-    lines = [*textwrap.wrap(headline(scenario), WIDTH), "", *_lines(rows)]
+    lines = [*wrap(headline(scenario)), "", *_lines(rows)]
     if workload.skipped:
         shown = ", ".join(map(str, workload.skipped[:10]))
         lines += [f"  skipped {len(workload.skipped):,} bad lines: {shown}"]
@@ -58,11 +57,11 @@ def mix_text(scenario: Scenario, workload: Workload, found: Mix, form: str) -> s
 def demand_text(found: Demand, form: str) -> str:
     """Return demand and money in one of the formats; both ends of the step time's interval side by side."""
     if form == "json":
-        return _json(found.scenario, "demand", record(found))
+        return json_text(found.scenario, "demand", record(found))
     if form in ("csv", "md"):
         ends = [{"end": name} | value for name, value in record(found).items() if isinstance(value, dict)]
         return (rows_csv(ends) if form == "csv" else rows_md(ends)) if ends else ""
-    lines = [*textwrap.wrap(headline(found.scenario), WIDTH), ""]
+    lines = [*wrap(headline(found.scenario)), ""]
     rows = [("a server runs and holds at most", f"{found.requests:,} and {found.holds:,} requests")]
     if found.wish.prompt is not None:
         rows.append(("held at, steps timed at", f"{found.end_context:,} and {found.step_context:,} tokens of context"))
@@ -70,7 +69,7 @@ def demand_text(found: Demand, form: str) -> str:
         rows += _ends(found.low, found.high)
     lines += _lines(rows)
     for text in found.not_modelled:
-        lines += textwrap.wrap(f"  not modelled: {text}", WIDTH, subsequent_indent="    ")
+        lines += wrap(f"not modelled: {text}", "  ", "    ")
     text = "\n".join(lines) + "\n"
     return text_page(headline(found.scenario), text) if form == "html" else text
 
@@ -78,46 +77,31 @@ def demand_text(found: Demand, form: str) -> str:
 def _ends(low: End, high: End) -> list[tuple[str, str]]:
     """Return the rows that the step time decides, from its lower to its upper end."""
     rows = [
-        ("step time", _pair(brief(low.step_s, Unit.SECONDS), brief(high.step_s, Unit.SECONDS))),
-        ("output tokens/s of a server", _pair(f"{low.tokens_per_s:,.0f}", f"{high.tokens_per_s:,.0f}")),
+        ("step time", between(brief(low.step_s, Unit.SECONDS), brief(high.step_s, Unit.SECONDS))),
+        ("output tokens/s of a server", between(f"{low.tokens_per_s:,.0f}", f"{high.tokens_per_s:,.0f}")),
         (
             "output tokens/s of a request",
-            _pair(f"{low.tokens_per_s_per_request:,.1f}", f"{high.tokens_per_s_per_request:,.1f}"),
+            between(f"{low.tokens_per_s_per_request:,.1f}", f"{high.tokens_per_s_per_request:,.1f}"),
         ),
     ]
     if low.in_flight is not None and high.in_flight is not None:
         rows += [
-            ("requests in flight, at least", _pair(f"{low.in_flight:,}", f"{high.in_flight:,}")),
-            ("servers, at least", _pair(f"{low.servers:,}", f"{high.servers:,}")),
+            ("requests in flight, at least", between(f"{low.in_flight:,}", f"{high.in_flight:,}")),
+            ("servers, at least", between(f"{low.servers:,}", f"{high.servers:,}")),
         ]
     if low.prefill_attention_s is not None and high.prefill_attention_s is not None:
         ends = (brief(value, Unit.SECONDS) for value in (low.prefill_attention_s, high.prefill_attention_s))
-        rows.append(("a prefill's attention layers take", _pair(*ends)))
+        rows.append(("a prefill's attention layers take", between(*ends)))
     if low.cost_per_million_output_tokens is not None and high.cost_per_million_output_tokens is not None:
         month = "a month costs" if low.in_flight is None else "a month costs, at least"
         cheap, dear = low.cost_per_million_output_tokens, high.cost_per_million_output_tokens
         rows += [
             ("a million input tokens cost", "not modelled"),
-            ("a million output tokens cost", _pair(f"{cheap:,.2f}", f"{dear:,.2f}")),
-            (month, _pair(f"{low.cost_per_month:,.0f}", f"{high.cost_per_month:,.0f}")),
+            ("a million output tokens cost", between(f"{cheap:,.2f}", f"{dear:,.2f}")),
+            (month, between(f"{low.cost_per_month:,.0f}", f"{high.cost_per_month:,.0f}")),
         ]
     return rows
 
 
-def _pair(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
-
-
 def _lines(rows: list[tuple[str, str]]) -> list[str]:
-    return [
-        line
-        for title, text in rows
-        for line in textwrap.wrap(
-            text, WIDTH, initial_indent=f"  {title:<{TITLE_WIDTH}}", subsequent_indent=" " * (TITLE_WIDTH + 2)
-        )
-    ]
-
-
-def _json(scenario: Scenario, name: str, figures: dict[str, Any]) -> str:
-    whole = {"schema": CONTRACT, "scenario": scenario.model_dump(mode="json", by_alias=True), name: figures}
-    return json.dumps(whole, indent=1) + "\n"
+    return [line for title, text in rows for line in wrap(text, f"  {title:<{TITLE_WIDTH}}")]

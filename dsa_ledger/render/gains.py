@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import TYPE_CHECKING, Any
 
+from dsa_ledger.account.timing import DCP_TIME
 from dsa_ledger.plan.launch import command
-from dsa_ledger.plan.outcome import DCP_TIME
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
-from dsa_ledger.render.words import headline
+from dsa_ledger.render.words import between, headline
 from dsa_ledger.render.wrap import wrap
 from dsa_ledger.units import Unit, brief
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from dsa_ledger.plan.gains import Figures, Gain, Gains
 
-WIDTH = 80
 NAME_WIDTH = 34
 
 
@@ -65,7 +63,7 @@ def _page(found: Gains) -> str:
 
 def _table(found: Gains) -> str:
     stated = _stated(found)
-    lines = [*textwrap.wrap(headline(found.scenario), WIDTH), ""]
+    lines = [*wrap(headline(found.scenario)), ""]
     lines.append(f"{'':{NAME_WIDTH}}{'tokens':>13}{'requests':>10}{'step time':>20}")
     lines.append(f"{'as it is':<{NAME_WIDTH}}{_figures(found.before, stated=stated)}")
     lines += [line for gain in found.found for line in _gain(gain, stated=stated)]
@@ -98,10 +96,10 @@ def _gain(gain: Gain, *, stated: bool) -> Iterator[str]:
     name = gain.change.name
     shown = _figures(gain.after, stated=stated)
     yield from [name, " " * NAME_WIDTH + shown] if len(name) >= NAME_WIDTH else [f"{name:<{NAME_WIDTH}}{shown}"]
-    yield from textwrap.wrap(f"   {gain.change.price}", WIDTH, subsequent_indent="   ")
+    yield from wrap(gain.change.price, "   ")
     if gain.outcome.why_not:
         why = gain.outcome.why_not.partition(";")[0]
-        yield from textwrap.wrap(f"   the load does not fit: {why}", WIDTH, subsequent_indent="   ")
+        yield from wrap(f"the load does not fit: {why}", "   ")
 
 
 def _figures(one: Figures, *, stated: bool) -> str:
@@ -112,8 +110,7 @@ def _figures(one: Figures, *, stated: bool) -> str:
 def _step(one: Figures) -> str:
     if one.step_low_s is None or one.step_high_s is None:
         return "not modelled"
-    low, high = (brief(end, Unit.SECONDS) for end in (one.step_low_s, one.step_high_s))
-    return low if low == high else f"{low} to {high}"
+    return between(brief(one.step_low_s, Unit.SECONDS), brief(one.step_high_s, Unit.SECONDS))
 
 
 def _record(gain: Gain) -> dict[str, Any]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import TYPE_CHECKING
 
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
+from dsa_ledger.render.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsa_ledger.audit.golden import Golden, Group
-
-WIDTH = 80
 
 
 def golden_text(golden: Golden, groups: Sequence[Group], form: str) -> str:
@@ -45,13 +43,9 @@ def _table(golden: Golden, groups: Sequence[Group]) -> str:
     if outside:
         lines += ["", "outside what the printed digits allow"]
     for row in outside:
-        lines += _wrapped(f"{row.record} {row.key} {row.error:+.3%}: {row.outside or 'no reason is known'}")
+        lines += wrap(f"{row.record} {row.key} {row.error:+.3%}: {row.outside or 'no reason is known'}", "  - ")
     if golden.unchecked:
         lines += ["", "not checked"]
     for name, reason in golden.unchecked.items():
-        lines += _wrapped(f"{name}: {reason}")
+        lines += wrap(f"{name}: {reason}", "  - ")
     return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)

@@ -219,15 +219,6 @@ def _shape(one: Series, colour: str, across: picture.Scale, up: picture.Scale, *
     return f'<polyline points="{picture.line(drawn, across, up)}" stroke="{colour}"/>'
 
 
-def tokens_text(value: float) -> str:
-    """Return a number of tokens as `128Ki` where it is a power of two, else grouped."""
-    whole = round(value)
-    for prefix, size in (("Mi", 1 << 20), ("Ki", 1 << 10)):
-        if whole >= size and not whole & (size - 1):
-            return f"{whole >> (20 if prefix == 'Mi' else 10)}{prefix}"
-    return f"{whole:,}"
-
-
 def count_text(value: float) -> str:
     """Return a number with its digits grouped."""
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"

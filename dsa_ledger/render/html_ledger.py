@@ -10,6 +10,7 @@ from dsa_ledger.plan.curves import over_contexts
 from dsa_ledger.render import html
 from dsa_ledger.render.budget import budgets
 from dsa_ledger.render.words import headline, rows_of
+from dsa_ledger.units import tokens_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +44,7 @@ def curves(points: Sequence[Point]) -> str:
     drawn = html.chart(
         "requests at once against tokens of each (both logarithmic)",
         requests,
-        html.tokens_text,
+        tokens_text,
         html.count_text,
         log_y=True,
     )
@@ -52,7 +53,7 @@ def curves(points: Sequence[Point]) -> str:
     floor = [(point.context, point.floor_s) for point in points if point.floor_s is not None]
     series = [html.Series("step time, interval", low, high)] if low else []
     series += [html.Series("floor: bytes at the data sheet's peak", floor)] if floor else []
-    return drawn + html.chart("step time against context (logarithmic)", series, html.tokens_text, html.seconds_text)
+    return drawn + html.chart("step time against context (logarithmic)", series, tokens_text, html.seconds_text)
 
 
 def _entry(ledger: Ledger, key: str) -> str:

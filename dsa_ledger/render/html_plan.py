@@ -11,7 +11,7 @@ from dsa_ledger.plan.outcome import HEADROOM, POOL
 from dsa_ledger.render import html
 from dsa_ledger.render.budget import fullest
 from dsa_ledger.render.html_ledger import curves
-from dsa_ledger.render.notes import Notes
+from dsa_ledger.render.notes import SHORT, Notes
 from dsa_ledger.render.plan import answer_record, sentence
 from dsa_ledger.render.ranking import (
     asked,
@@ -25,9 +25,9 @@ from dsa_ledger.render.ranking import (
     step_text,
     warned,
 )
-from dsa_ledger.render.sweep import SHORT, units_of
+from dsa_ledger.render.sweep import units_of
 from dsa_ledger.render.words import headline
-from dsa_ledger.units import Unit, brief, in_one_unit
+from dsa_ledger.units import Unit, brief, in_one_unit, tokens_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +153,7 @@ def _frontier(shown: Sequence[Deployment]) -> str:
         points = [(point.context, point.requests) for point in over_contexts(one.outcome.scenario)]
         series.append(html.Series(f"{place}: {place_text(one)}", points))
     title = "requests at once of one server against tokens of each (both logarithmic)"
-    return html.chart(title, series, html.tokens_text, html.count_text, log_y=True)
+    return html.chart(title, series, tokens_text, html.count_text, log_y=True)
 
 
 def machines_page(scenario: Scenario, records: Sequence[dict[str, Any]]) -> str:
@@ -166,7 +166,7 @@ def machines_page(scenario: Scenario, records: Sequence[dict[str, Any]]) -> str:
         if record["command"]
         for part in (html.heading(f"{record['gpus']} x {record['gpu']}"), html.command_block(record["command"]))
     ]
-    title = f"Smallest machine for {load.batch:,} requests of {load.context or 0:,} tokens"
+    title = f"Smallest machine for {load.batch:,} request{'s' * (load.batch != 1)} of {load.context or 0:,} tokens"
     return html.page(title, html.table(rows, stacked=True), *commands)
 
 
@@ -184,9 +184,11 @@ def sweep_page(scenario: Scenario, found: Sweep) -> str:
     parts.append(html.paragraph(f"The first {MOST_ROWS:,} points; {more:,} more are in the CSV." if more else ""))
     varied = ", ".join(f"{axis.path} ({len(axis.values):,} values)" for axis in found.axes)
     reasons = html.listed("Reasons", (f"({at}) {text}" for at, text in enumerate(notes.sentences(), 1)))
-    model = scenario.model if isinstance(scenario.model, str) else scenario.model.name
     return html.page(
-        f"Sweep of {model} over {varied}", *parts, html.table(rows, stacked=len(rows) <= MOST_STACKED), reasons
+        f"Sweep of {scenario.model_name} over {varied}",
+        *parts,
+        html.table(rows, stacked=len(rows) <= MOST_STACKED),
+        reasons,
     )
 
 
@@ -233,7 +235,7 @@ def _lines(found: Sweep, key: str, unit: str) -> str:
         lines = {others: [(at, next(scaled)) for at, _ in points] for others, points in lines.items()}
     series = [html.Series(_name(named, others), sorted(points)) for others, points in lines.items()]
     title = f"{key}{f' [{unit}]' if unit else ''} against {main.path}"
-    return html.chart(title, series, html.tokens_text, html.count_text, log_x=False)
+    return html.chart(title, series, tokens_text, html.count_text, log_x=False)
 
 
 def _name(axes: Sequence[Axis], values: Sequence[Any]) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsa_ledger.render.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -85,8 +88,6 @@ def layers_text(model: Model, rows: Sequence[LayerRow], warnings: Sequence[str],
 
 
 def _table(model: Model, found: Sequence[Span], warnings: Sequence[str]) -> Iterator[str]:
-    import textwrap
-
     plans = {span.last.layers.full: None for span in found if span.last.layers}
     letters = dict(zip(plans, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
     yield f"{model.name}: {model.layers} layers, {model.draft_layers} MTP"
@@ -120,7 +121,7 @@ def _table(model: Model, found: Sequence[Span], warnings: Sequence[str]) -> Iter
         yield ""
         yield "warnings"
         for sentence in warnings:
-            yield from textwrap.wrap(sentence, 80, initial_indent=" - ", subsequent_indent="   ")
+            yield from wrap(sentence, " - ")
 
 
 def _stages(span: Span) -> Iterator[str]:

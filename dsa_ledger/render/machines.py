@@ -30,7 +30,7 @@ def machines_text(scenario: Scenario, rankings: Sequence[Ranking], form: str) ->
         return machines_page(scenario, records)
     load = scenario.load
     context = load.context or 0
-    lines = [f"smallest machine for {load.batch:,} requests of {context:,} tokens", ""]
+    lines = [f"smallest machine for {load.batch:,} request{'s' * (load.batch != 1)} of {context:,} tokens", ""]
     for ranking, record in zip(rankings, records, strict=True):
         if not ranking.best:
             why = f"; {ranking.nearest[0].outcome.why_not}" if ranking.nearest else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.matrix import COLUMNS
 from dsa_ledger.render.data import CONTRACT, rows_csv, rows_md
-from dsa_ledger.render.notes import Notes
+from dsa_ledger.render.notes import SHORT, Notes
 from dsa_ledger.render.wrap import wrap
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ TITLES = {
     "pool.requests_at_context": ("requests", 11),
 }
 UNITS = ("B", "B/token", "layers", "tokens", "at context")
-SHORT = {"fits": "yes", "does not fit": "no"}
 BOUND = (
     "<= is an upper bound: what the engine's profiling run takes off the pool is not modelled, so a yes beside it says "
     "that it may fit; --kv-bytes from a log makes it exact."
@@ -71,7 +70,7 @@ def heading(scenario: Scenario) -> str:
 def _table(found: Matrix) -> str:
     notes = Notes()
     columns = [key for key in COLUMNS if any(key in answer.figures for answer in found.answers)]
-    lines = [*textwrap.wrap(heading(found.scenario), WIDTH), ""]
+    lines = [*wrap(heading(found.scenario)), ""]
     lines.append(" " * NAME_WIDTH + "".join(f"{TITLES[key][0]:>{TITLES[key][1]}}" for key in columns) + "  fits")
     units = dict(zip(COLUMNS, UNITS, strict=True))
     lines.append(" " * NAME_WIDTH + "".join(f"{units[key]:>{TITLES[key][1]}}" for key in columns))
@@ -83,12 +82,12 @@ def _table(found: Matrix) -> str:
         last = title
         lines.append(_row(answer, columns, notes))
     if any(answer.pool_is_upper_bound for answer in found.answers):
-        lines += ["", *textwrap.wrap(BOUND, WIDTH)]
+        lines += ["", *wrap(BOUND)]
     lines += notes.lines()
     lines += _changes(found.changes)
     lines += ["", "warnings"] if found.warnings else []
     for sentence in found.warnings:
-        lines += textwrap.wrap(sentence, WIDTH, initial_indent=" - ", subsequent_indent="   ")
+        lines += wrap(sentence, " - ")
     return "\n".join(lines) + "\n"
 
 
@@ -115,7 +114,7 @@ def _changes(changes: Sequence[Change]) -> Iterator[str]:
     for change in changes:
         start = f" {change.engine} {change.version}: {change.key} {_said(change.a)} -> {_said(change.b)}"
         yield from wrap(start, "", "    ")
-        yield from wrap(change.source_b, "    ", "    ")
+        yield from wrap(change.source_b, "    ")
 
 
 def _said(value: Any) -> str:

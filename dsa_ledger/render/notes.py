@@ -10,6 +10,7 @@ from dsa_ledger.render.wrap import wrap
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SHORT = {"fits": "yes", "does not fit": "no"}  # verdicts as a column has them
 MOST = 20
 AND_SO_ON = " (figures of the first such row)"
 

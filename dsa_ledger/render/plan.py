@@ -12,11 +12,10 @@ from dsa_ledger.plan.launch import command, unsaid
 from dsa_ledger.plan.nodes import nodes_of
 from dsa_ledger.plan.outcome import HEADROOM, POOL, PREFILL
 from dsa_ledger.render.data import CONTRACT, rows_csv
-from dsa_ledger.render.html import tokens_text
 from dsa_ledger.render.notes import Notes
-from dsa_ledger.render.words import headline
+from dsa_ledger.render.words import between, headline
 from dsa_ledger.render.wrap import wrap
-from dsa_ledger.units import Unit, brief, in_gib
+from dsa_ledger.units import Unit, brief, in_gib, tokens_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,19 +86,15 @@ def _curve(scenario: Scenario) -> Iterator[str]:
     yield f"  time of a step of {_batch(scenario)}, both ends, where so many fit:"
     for point in points:
         bar = picture.signs(point.requests, places, BAR_WIDTH)
-        timed = point.low_s is not None and point.high_s is not None and point.requests >= scenario.load.batch
-        step = _interval(point.low_s or 0.0, point.high_s or 0.0) if timed else "-"
+        step = "-"
+        if point.low_s is not None and point.high_s is not None and point.requests >= scenario.load.batch:
+            step = between(brief(point.low_s, Unit.SECONDS), brief(point.high_s, Unit.SECONDS))
         yield f"    {tokens_text(point.context):>6}{point.requests:>8,} {bar:<{BAR_WIDTH}}  {step}"
 
 
 def _batch(scenario: Scenario) -> str:
     batch = scenario.load.batch
     return f"{batch:,} request{'s' * (batch != 1)}"
-
-
-def _interval(low_s: float, high_s: float) -> str:
-    low, high = (brief(end, Unit.SECONDS) for end in (low_s, high_s))
-    return low if low == high else f"{low} to {high}"
 
 
 def _facts(outcome: Outcome) -> Iterator[str]:
@@ -210,12 +205,12 @@ def _md(scenario: Scenario, answers: Sequence[Answer]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def json_text(scenario: Scenario, name: str, records: list[dict[str, Any]], **more: Any) -> str:
-    """Return records under a name, with the scenario they answer."""
+def json_text(scenario: Scenario, name: str, records: Any, **more: Any) -> str:
+    """Return records, or one of them, under a name, with the scenario they answer."""
     whole = {"schema": CONTRACT, "scenario": scenario.model_dump(mode="json", by_alias=True), name: records, **more}
     return json.dumps(whole, indent=1) + "\n"
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Return text in lines of at most 80 columns."""
-    return wrap(text, "", indent) if text else []
+    return wrap(text, "", indent)

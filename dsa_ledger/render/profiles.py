@@ -18,7 +18,6 @@ def page_text(
     warnings: Sequence[str],
     form: str,
     *,
-    colour: bool = False,
     curves: Sequence[tuple[str, Sequence[tuple[float, float]]]] = (),
 ) -> str:
     """Return titled tables and warnings, for people, as Markdown or as a page.
@@ -39,7 +38,7 @@ def page_text(
         return html.page(title, picture, *tables, html.listed("Warnings", warnings))
     heading, head = ("# ", "## ") if form == "md" else ("", "")
     parts = [f"{heading}{title}\n"]
-    parts += [f"{head}{name}\n\n{rows_text(name, rows, form, colour=colour)}" for name, rows in sections]
+    parts += [f"{head}{name}\n\n{rows_text(name, rows, form)}" for name, rows in sections]
     if warnings:
         parts.append(f"{head}Warnings\n\n" + "".join(f"- {warning}\n" for warning in warnings))
     return "\n".join(parts)

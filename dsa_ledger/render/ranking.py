@@ -11,6 +11,7 @@ from dsa_ledger.plan.price import cost
 from dsa_ledger.render.data import rows_csv, rows_md
 from dsa_ledger.render.plan import command_lines, figures, json_text, wrapped
 from dsa_ledger.render.words import layout
+from dsa_ledger.schema import Draft, Load
 from dsa_ledger.units import Unit, brief, in_gib, in_one_unit
 
 if TYPE_CHECKING:
@@ -94,12 +95,11 @@ def one_line(record: dict[str, Any]) -> dict[str, Any]:
 
 def asked(ranking: Ranking) -> str:
     """Return machines, load and goal in one line."""
-    scenario = ranking.scenario
-    model = scenario.model if isinstance(scenario.model, str) else scenario.model.name
     machines = " or ".join(f"{machine.gpus} x {machine.gpu}" for machine in ranking.machines)
-    load = scenario.load
-    wanted = f", {load.batch:,} requests of {load.context:,} tokens" if load.context else ""
-    return f"{model} on {machines}{wanted}; ranked by {ranking.goal}"
+    load = ranking.scenario.load
+    requests = f"{load.batch:,} request{'s' * (load.batch != 1)}"
+    wanted = f", {requests} of {load.context:,} tokens" if load.context else ""
+    return f"{ranking.scenario.model_name} on {machines}{wanted}; ranked by {ranking.goal}"
 
 
 def counted(ranking: Ranking) -> str:
@@ -213,8 +213,8 @@ def cost_text(one: Deployment, prices: Mapping[str, float]) -> str:
 
 def place_text(one: Deployment) -> str:
     """Return machine, servers and layout in words."""
-    bare = one.outcome.scenario.model_copy(update={"features": (), "kv_dtype": "auto"})
-    words = layout(bare).partition(", batch ")[0].partition(", draft steps")[0]
+    rest = {"features": (), "kv_dtype": "auto", "draft": Draft(), "load": Load()}
+    words = layout(one.outcome.scenario.model_copy(update=rest))
     servers = f"{one.layout.servers} server{'s' * (one.layout.servers > 1)}"
     return f"{servers} of {one.layout.ranks} x {one.machine.gpu}: {words}"
 
@@ -235,7 +235,7 @@ def deployment_record(one: Deployment, prices: Mapping[str, float] | None = None
     """Return one deployment as the JSON contract spells it; with prices what it costs too."""
     scenario, outcome = one.outcome.scenario, one.outcome
     cut = scenario.sharding
-    money = (cost(one, prices) if prices else None) or None
+    money = cost(one, prices) if prices else None
     return {
         "gpu": one.machine.gpu,
         "gpus": one.machine.gpus,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsa_ledger.account import estimate
 from dsa_ledger.errors import BadInput, Fault, NotModelled
 from dsa_ledger.render.data import CONTRACT
-from dsa_ledger.render.notes import Notes
+from dsa_ledger.render.notes import SHORT, Notes
 from dsa_ledger.units import IN_BYTES, Unit, brief
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 SHOWN = 40
 WIDTH = 80
 GAP = 2
-SHORT = {"fits": "yes", "does not fit": "no"}
 SAYS = {"fits": "fit", "does not fit": "do not fit"}
-# Units whose cells take a prefix, and what stands under the name then.
-SCALED = dict.fromkeys((unit.value for unit in (*IN_BYTES, Unit.SECONDS, Unit.BYTES_PER_S, Unit.FLOPS)), "")
+# Units whose cells take a prefix each, so that none stands under the name.
+SCALED = {unit.value for unit in (*IN_BYTES, Unit.SECONDS, Unit.BYTES_PER_S, Unit.FLOPS)}
 SUFFIXES = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".html": "html"}
 
 
@@ -105,12 +104,11 @@ def _column(path: str, unit: str, values: Sequence[Any]) -> Column:
     """Return a column; its unit stands under the name unless each cell has a prefix of its own."""
     name = path.rpartition(".")[2]
     cells = [_short(value, unit) for value in values]
-    scaled = unit in SCALED
     for suffix in ("_bytes", "_s", "_tokens") if unit else ():
         name = name.removesuffix(suffix)
     narrow = max(map(len, cells), default=0)
     head = textwrap.wrap(name.replace("_", " "), max(narrow, *map(len, name.split("_"))))
-    return Column(head, "" if scaled or unit in name.split("_") else SCALED.get(unit, unit), cells)
+    return Column(head, "" if unit in SCALED or unit in name.split("_") else unit, cells)
 
 
 def _blocks(points: Sequence[Column], figures: Sequence[Column]) -> Iterator[list[Column]]:

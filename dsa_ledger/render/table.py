@@ -114,12 +114,9 @@ def _bars(parts: Sequence[Part]) -> Table:
     for width, justify in ((1, "left"), (17, "left"), (12, "right"), (BAR_WIDTH, "left")):
         table.add_column(width=width, justify=justify)  # type: ignore[arg-type]
     for part in parts:
-        table.add_row("", Text(part.title), Text(brief(part.value_bytes, Unit.BYTES)), _bar(part))
+        bar = Bar(part.scale_bytes, part.begin_bytes, part.end_bytes, width=BAR_WIDTH, color=part.colour)
+        table.add_row("", Text(part.title), Text(brief(part.value_bytes, Unit.BYTES)), bar)
     return table
-
-
-def _bar(part: Part) -> Bar:
-    return Bar(part.scale_bytes, part.begin_bytes, part.end_bytes, width=BAR_WIDTH, color=part.colour)
 
 
 def _draws_blocks() -> bool:

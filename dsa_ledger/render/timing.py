@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsa_ledger.render import rows_text
 from dsa_ledger.render.data import wrapped
+from dsa_ledger.units import Unit, brief
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,8 +118,6 @@ def _line(text: str, form: str) -> str:
 
 def _short(value: Any) -> Any:
     """Return a time or figure with three digits, yes or no."""
-    from dsa_ledger.units import Unit, brief
-
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -177,12 +177,16 @@ def _plain(key: str) -> str:
     return key.partition("].")[2] if key.startswith(("stage[", "rank[")) else key
 
 
+def between(low: str, high: str) -> str:
+    """Return both ends of an interval, or the one figure where they read alike."""
+    return low if low == high else f"{low} to {high}"
+
+
 def headline(scenario: Scenario) -> str:
     """Return model, machine, engine, layout and load in one line."""
-    model = scenario.model if isinstance(scenario.model, str) else scenario.model.name
-    gpu = scenario.gpu if isinstance(scenario.gpu, str) else scenario.gpu.name
     release, _ = resolve(scenario.engine)
-    return f"{model} on {ranks_of_server(scenario)} x {gpu}, {release.label}: {layout(scenario)}"
+    machine = f"{ranks_of_server(scenario)} x {scenario.gpu_name}"
+    return f"{scenario.model_name} on {machine}, {release.label}: {layout(scenario)}"
 
 
 def layout(scenario: Scenario) -> str:

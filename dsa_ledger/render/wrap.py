@@ -18,9 +18,10 @@ class _Wrapper(textwrap.TextWrapper):
         return [chunk for chunk in found if chunk]
 
 
-def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
-    """Return the lines of a text, the first and the others behind their own indent."""
+def wrap(text: str, first: str = "", rest: str | None = None) -> list[str]:
+    """Return the lines of a text, the first and the others behind their own indent; without `rest` all begin alike."""
+    below = " " * len(first) if rest is None else rest
     wrapper = _Wrapper(
-        WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        WIDTH, initial_indent=first, subsequent_indent=below, break_on_hyphens=False, break_long_words=False
     )
     return wrapper.wrap(text)

@@ -93,7 +93,7 @@ def test_bf16_says_what_fp8_gives():
 def test_a_long_context_says_what_its_logits_hold():
     """48 requests x 6 rows x 4 B x 1,048,832 columns of 1M context = 1.125 GiB (SGLang 0.5.18, EAGLE 5/1/6)."""
     report = audited(sglang_log(HEAD), ON_GB300)
-    assert any("lower --context-length: 1.1 GiB of decode logits" in said for said in report.advice)
+    assert any("lower --context-length: 1.13 GiB of decode logits" in said for said in report.advice)
 
 
 def test_the_tokens_follow_from_the_free_memory_that_the_log_prints():

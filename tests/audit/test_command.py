@@ -381,3 +381,13 @@ def test_without_pyyaml_a_yaml_file_says_what_to_install(monkeypatch):
 def test_a_launcher_of_dynamo_and_a_command_within_another_are_found():
     nested = 'numactl -N 0 nohup bash -lc "cd /x && python3 -m dynamo.sglang --model-path zai-org/GLM-5.2-FP8 --tp 8"'
     assert fields(nested) == {"engine": "sglang", "model": "zai-org/GLM-5.2-FP8", "sharding.tp": 8}
+
+
+@pytest.mark.parametrize(
+    "head", ["$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)", "`hostname -I | cut -f1`"]
+)
+def test_what_would_have_to_be_run_stays_one_word_in_a_variable_too(head):
+    """A batch script asks Slurm for its first host; the words of that question are no flags of the server."""
+    reading = read(f"HEAD={head}\n{SERVE} --tp 16 --nnodes 2 --dist-init-addr $HEAD:20000 --context-length 131072")
+    assert reading.unknown == []
+    assert reading.settings["limits.context_length"].value == 131072

@@ -75,3 +75,18 @@ def test_a_server_that_ran_out_of_memory_is_not_told_to_give_its_pool_more(tmp_p
     found = gains(scenario, ran_out=ran_out).found
     shares = [gain.change.scenario.limits.mem_fraction or 0 for gain in found]
     assert (max(shares) > 0.85) is not ran_out
+
+
+def test_a_table_made_before_the_pool_is_no_suspect_while_graphs_are_captured():
+    """SGLang fills (512 + 1) x 131,076 x 4 B = 256.51 MiB before its pool (model_runner, init_memory)."""
+    asked = RAN_OUT.replace("3.90 GiB", "256.51 MiB").replace("requests=2048", "requests=512")
+    asked = asked.replace("mem_fraction_static", "max_running_requests=512, mem_fraction_static")
+    begin = (
+        "[2026-11-20 10:03:14 TP0] Capture cuda graph begin. This can take up to several minutes. avail mem=19.80 GB"
+    )
+    before, capturing = (
+        {suspect.key for suspect in audited(text, H200).refusals[0][1]}
+        for text in (asked, asked.replace("torch.OutOf", f"{begin}\ntorch.OutOf"))
+    )
+    assert before == {"workspace.req_to_token_bytes"}
+    assert "workspace.req_to_token_bytes" not in capturing

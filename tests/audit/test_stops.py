@@ -123,3 +123,30 @@ def test_tensorrt_llm_names_what_it_could_not_make(text, says, change):
     (stop,) = audited(text, {}).stops
     assert stop.says == says
     assert change in stop.change
+
+
+def test_arguments_that_limit_nothing_are_read_as_well():
+    """Of these arguments none has max_ in its name; the model among them is what a ledger needs."""
+    arguments = "{'model_tag': 'zai-org/GLM-5.3', 'model': 'zai-org/GLM-5.3', 'tensor_parallel_size': 8}"
+    text = f"(APIServer pid=1) INFO [utils.py:233] non-default args: {arguments}\n{VLLM}"
+    shown = run("audit", "-", "--gpu", "H200", "--engine", "vllm@0.24.0", stdin=text).stdout
+    assert "from the arguments that the log prints: sharding.tp, model" in " ".join(shown.split())
+    assert "no ledger to hold the log against" not in shown
+
+
+def test_a_release_that_was_not_read_is_said_once():
+    """Two formats are tried of a log that names none; both fail for the release alone."""
+    text = (
+        "[TensorRT-LLM] TensorRT-LLM version: 1.2.0\n"
+        "[TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 97.02 GiB, available KV cache "
+        "memory when calculating max tokens: 72.51 GiB, fraction is set 0.9, kv size is 47700. device total memory "
+        "178.36 GiB\n"
+    )
+    warnings = audited(text, {"model": "zai-org/GLM-5.2-FP8", "gpu": "B200", "sharding": {"tp": 8}}).warnings
+    assert sum(said.count("its rules were not read") for said in warnings) == 1
+
+
+def test_the_component_that_was_not_made_ends_with_a_letter():
+    text = f"{NAMED}Additional executor resources (temporary for KV cache size estimation)\n"
+    (name,) = [figure.value for figure in audited(text, {}).observed if figure.key == "component.name"]
+    assert name == "Additional executor resources"

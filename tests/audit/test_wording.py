@@ -106,3 +106,11 @@ def test_advice_on_a_vllm_log_names_vllm_s_flags():
     said = " ".join(audited(vllm_log(truth, 2_000_000), tables).warnings)
     assert "--max-num-seqs" in said
     assert "--max-running-requests" not in said
+
+
+def test_figures_of_four_digits_with_the_longest_unit_stand_apart():
+    """576 B a token and layer in the log, 1,152 in a ledger of bf16: each column has a blank before it."""
+    shown = run("audit", "scenarios/pr30531-main.log", "pr30531-main", "--kv-dtype", "bf16").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("record.main_kv_bytes")]
+    assert "  576 B/token/layer 1,152 B/token/layer  -576 B/token/layer" in line
+    assert len(line) <= 80

@@ -1,4 +1,4 @@
-"""Made-up profiles of many boxes, as large as a quick run's."""
+"""Made-up profiles of many boxes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 USUAL = {"sm_mhz": 1980, "memory_mhz": 3201, "temperature_c": 50, "throttle": "0x0000000000000000"}
 
 
-def profile(number: int, speed: float = 1.0, *, cases: int = 60, samples: int = 20, **found: object) -> Profile:
-    """Return a made-up profile as large as a quick run's."""
+def profile(number: int, speed: float = 1.0, *, cases: int = 1, samples: int = 1, **found: object) -> Profile:
+    """Return a made-up profile; a quick run's has about 60 cases of 20 samples."""
     state = State.model_validate(USUAL | found.get("state", {}))
     rate = made_up.RATE * speed
     shapes = [
@@ -70,11 +70,11 @@ def profile(number: int, speed: float = 1.0, *, cases: int = 60, samples: int = 
 def few(folder: Path, count: int = 6, **changes: object) -> None:
     """Fill a folder with GPUs that differ by a thousandth."""
     for number in range(count):
-        save(profile(number, 1 - number / 1000, cases=1, samples=1, **changes), folder)
+        save(profile(number, 1 - number / 1000, **changes), folder)
 
 
 def hosts(folder: Path, speeds: dict[str, list[float]]) -> None:
     """Fill a folder with GPUs of the speeds given, named by host and number."""
     for host, each in speeds.items():
         for number, speed in enumerate(each):
-            save(profile(0, speed, cases=1, samples=1, host=host, hardware={"identity": f"{host}-{number}"}), folder)
+            save(profile(0, speed, host=host, hardware={"identity": f"{host}-{number}"}), folder)

@@ -10,7 +10,6 @@ import types
 import pytest
 
 from calib.aiconfigurator import band_rows, csv_text, read_folder, save_csv, summary_rows
-from dsa_ledger.cli import main
 from dsa_ledger.errors import BadInput
 from dsa_ledger.timing import measured
 
@@ -128,19 +127,15 @@ def test_top_k_is_a_band_from_separated_to_tied_scores(folder):
 
 
 @pytest.mark.usefixtures("parquet")
-def test_the_command_writes_the_csv_and_says_what_it_holds(folder, tmp_path, capsys):
+def test_the_command_writes_the_csv_and_says_what_it_holds(folder, tmp_path, answer):
     out = tmp_path / "layers.csv.gz"
-    with pytest.raises(SystemExit) as left:
-        main(["profiles", "import-aiconfigurator", str(folder), "--out", str(out), "--format", "json"])
-    shown, said = capsys.readouterr()
-    assert (left.value.code, said) == (0, f"written: {out}\n")
-    answer = json.loads(shown)
-    assert set(answer) == {"groups", "topk_band", "left_out"}
+    shown, said = answer("profiles", "import-aiconfigurator", folder, "--out", out, "--format", "json")
+    assert said == f"written: {out}\n"
+    assert set(json.loads(shown)) == {"groups", "topk_band", "left_out"}
     assert len(measured.read(out).rows) == 9
     assert out.read_bytes() == save_csv(read_folder(folder).rows, out).read_bytes()
-    with pytest.raises(SystemExit) as left:
-        main(["profiles", "import-aiconfigurator", str(folder)])
-    assert "priors, not measurements of yours" in capsys.readouterr().out.replace("\n", " ")
+    shown, _ = answer("profiles", "import-aiconfigurator", folder)
+    assert "priors, not measurements of yours" in shown.replace("\n", " ")
 
 
 @pytest.mark.usefixtures("parquet")

@@ -381,3 +381,12 @@ def test_a_second_run_of_a_box_loses_nothing(command, tmp_path):
     code, _, said = command(*words, folder / f"{stem}.json")
     assert code == 2
     assert "a new file, or a folder: no profile is written over" in said
+
+
+@pytest.mark.parametrize("words", [["list"], ["export", "nowhere.json"]])
+def test_profiles_are_listed_and_exported_without_numpy(monkeypatch, capsys, words):
+    """What fits nothing needs no extra; a profile that is not there is the only thing in the way."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(SystemExit):
+        main(["profiles", *words])
+    assert "numpy" not in capsys.readouterr().err

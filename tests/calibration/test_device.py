@@ -177,7 +177,9 @@ def test_a_temporary_folder_that_cannot_be_written_is_one_line(device, monkeypat
 
     module, _ = device()
     monkeypatch.setattr("tempfile.TemporaryDirectory", refuses)
-    with pytest.raises(BadInput, match=r"TMPDIR: .*: expected a folder that can be written: No usable temporary directory"):
+    with pytest.raises(
+        BadInput, match=r"TMPDIR: .*: expected a folder that can be written: No usable temporary directory"
+    ):
         module.DeviceBackend(0, lambda _: None)
 
 

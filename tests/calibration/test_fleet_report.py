@@ -33,7 +33,7 @@ def thousand(tmp_path_factory):
     draw = random.Random(8)  # noqa: S311 - noise, no secret
     for number in range(1000):
         speed, found, _ = PLANTED.get(number, (draw.gauss(1, 0.005), {}, ""))
-        save(profile(number, speed, **found), folder)
+        save(profile(number, speed, cases=60, samples=20, **found), folder)
     return folder
 
 
@@ -65,7 +65,7 @@ def test_bad_files_are_named_and_the_rest_used(answer, tmp_path):
     (tmp_path / "short.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
     (tmp_path / "twin.json").write_text(whole, encoding="utf-8")
     (tmp_path / "edited.json").write_text(whole.replace('"quick": true', '"quick": false'), encoding="utf-8")
-    save(profile(50, 0.6, cases=1, samples=1, hardware={"name": "NVIDIA B200"}), tmp_path)
+    save(profile(50, 0.6, hardware={"name": "NVIDIA B200"}), tmp_path)
     found = json.loads(answer("profiles", "fleet", tmp_path, "--format", "json")[0])
     assert {line.partition(":")[0] for line in found["left_out"]} == {"short.json", "twin.json", "edited.json"}
     assert any("damaged" in line for line in found["left_out"])
@@ -77,7 +77,7 @@ def test_bad_files_are_named_and_the_rest_used(answer, tmp_path):
 
 def test_of_two_runs_of_a_box_the_newer_is_used(tmp_path):
     for number, second in enumerate((3, 5, 4)):
-        run = profile(1, 1 - second / 100, cases=1, samples=1)
+        run = profile(1, 1 - second / 100)
         save(run.model_copy(update={"created": f"2026-01-02T03:04:0{second}+00:00"}), tmp_path)
         assert len(list(tmp_path.iterdir())) == number + 1, "no run is written over"
     fleet = fleet_report.read_fleet(tmp_path)
@@ -91,19 +91,19 @@ def test_of_two_runs_of_a_box_the_newer_is_used(tmp_path):
 
 def test_equal_boxes_have_no_outlier_and_one_among_equals_is_one(tmp_path):
     for number in range(5):
-        save(profile(number, cases=1, samples=1), tmp_path)
+        save(profile(number), tmp_path)
     assert fleet_report.slow_rows(fleet_report.read_fleet(tmp_path)) == []
-    save(profile(5, 0.96, cases=1, samples=1), tmp_path)
+    save(profile(5, 0.96), tmp_path)
     assert [row["box"] for row in fleet_report.slow_rows(fleet_report.read_fleet(tmp_path))] == ["GPU-00000005"]
     (tmp_path / "node000-gpu-00000005.json").unlink()
-    save(profile(5, 0.98, cases=1, samples=1), tmp_path)  # within what counts as noise
+    save(profile(5, 0.98), tmp_path)  # within what counts as noise
     assert fleet_report.slow_rows(fleet_report.read_fleet(tmp_path)) == []
 
 
 @pytest.mark.parametrize("form", ["table", "md", "csv", "html"])
 def test_every_format_names_the_slow_box(answer, tmp_path, form):
     few(tmp_path)
-    save(profile(90, 0.7, cases=1, samples=1, state={"memory_mhz": 2619}), tmp_path)
+    save(profile(90, 0.7, state={"memory_mhz": 2619}), tmp_path)
     shown, _ = answer("profiles", "fleet", tmp_path, "--format", form)
     assert "2619" in shown
     assert shown.startswith({"md": "# Fleet of 7", "html": "<!DOCTYPE", "csv": "host,", "table": "Fleet of 7"}[form])
@@ -116,7 +116,7 @@ def test_a_page_shows_the_distribution_and_a_table_fits_a_terminal(answer, tmp_p
     boxes.mkdir()
     for number, uuid in enumerate(long):
         speed = 0.5 if number == 3 else 1 + number / 1000
-        save(profile(number, speed, cases=1, samples=1, host="gpu-node-07", hardware={"identity": uuid}), boxes)
+        save(profile(number, speed, host="gpu-node-07", hardware={"identity": uuid}), boxes)
     ranks.write_text("group,rank,host,uuid\n" + "".join(f"tp0,{n},,{one}\n" for n, one in enumerate(long)), "utf-8")
     table = answer("profiles", "fleet", boxes, "--ranks", ranks)[0]
     assert max(map(len, table.splitlines())) <= 80
@@ -131,9 +131,9 @@ def test_merge_of_a_folder_is_one_profile_a_box(answer, tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
     runs.mkdir()
     out.mkdir()
-    save(profile(1, cases=1, samples=2), runs)
+    save(profile(1, samples=2), runs)
     save(profile(1, cases=2, samples=2), runs / "second.json")
-    save(profile(2, cases=1, samples=2), runs)
+    save(profile(2, samples=2), runs)
     (runs / "short.json").write_text("{", encoding="utf-8")
     _, said = answer("profiles", "merge", runs, "--out", out)
     assert "left out: short.json" in said
@@ -146,7 +146,7 @@ def test_merge_of_a_folder_is_one_profile_a_box(answer, tmp_path):
 def runs(folder, *days: int):
     """Fill a folder with runs of one box, of two samples each, on the days given."""
     for day in days:
-        run = profile(1, 1 - day / 1000, cases=1, samples=2)
+        run = profile(1, 1 - day / 1000, samples=2)
         save(run.model_copy(update={"created": f"2026-01-{day:02}T00:00:00+00:00"}), folder)
 
 

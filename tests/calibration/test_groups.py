@@ -10,18 +10,8 @@ from made_up_fleet import few, hosts, profile
 from calib.profile import Fits, save
 
 ESTIMATE = (
-    "estimate",
-    "--model",
-    "zai-org/GLM-5.2-FP8",
-    "--tp",
-    "8",
-    "--engine",
-    "sglang@0.5.23",
-    "--context",
-    "128Ki",
-)
-
-
+    "estimate", "--model", "zai-org/GLM-5.2-FP8", "--tp", "8", "--engine", "sglang@0.5.23", "--context", "128Ki",
+)  # fmt: skip
 TWO = ("--tp", "2")  # which does not fit: the ledger is printed all the same
 
 
@@ -57,7 +47,7 @@ def test_an_estimate_gives_each_group_the_pace_of_its_slowest_rank(answer, tmp_p
 def test_slowest_is_who_takes_longest_under_the_load(answer, tmp_path):
     """Rule: the step decides, not the reads alone: one slow row scan costs more at 128Ki than reads at 99%."""
     few(tmp_path, 8)
-    slow = profile(50, cases=1, samples=1, host="node000")
+    slow = profile(50, host="node000")
     law = {"t0_s": 1e-6, "s_per_token": 1e-9, "covariance": ((0, 0), (0, 0)), "residuals": ()}
     scan = {"kernel": "scan_rows", "bytes_per_s": 1e9, **law}
     fits = Fits.model_validate(slow.fits.model_dump() | {"scans": [scan]})
@@ -67,7 +57,7 @@ def test_slowest_is_who_takes_longest_under_the_load(answer, tmp_path):
 
 def test_without_a_map_a_host_is_a_group_unless_a_server_spans_several(answer, tmp_path):
     hosts(tmp_path, {"a": [1, 1, 0.9], "b": [0.8, 1]})
-    save(profile(91, 0.1, cases=1, samples=1, hardware={"name": "NVIDIA B200"}), tmp_path)
+    save(profile(91, 0.1, hardware={"name": "NVIDIA B200"}), tmp_path)
     one = entries(answer, "--fleet", tmp_path)
     assert [key for key in one if key.startswith("group[")] == [f"group[all hosts].{key}" for key in PACE]
     assert "nvidia-b200" not in str(one["warnings"])
@@ -106,7 +96,7 @@ def test_slices_other_models_and_unknown_ones_are_left_out_by_name(answer, tmp_p
     hosts(boxes, {"a": [1, 0.99]})
     slices = {"mig": True, "memory_bytes": 18 * 2**30}
     for number, hardware in enumerate(({"name": "NVIDIA GeForce RTX 4090"}, {"name": "NVIDIA B200"}, slices), 1):
-        save(profile(number, 0.1, cases=1, samples=1, host="ws", hardware=hardware), boxes)
+        save(profile(number, 0.1, host="ws", hardware=hardware), boxes)
     said = str(entries(answer, *TWO, "--fleet", boxes)["warnings"])
     assert "pace of group a, the slowest of 1" in said
     for name in ("NVIDIA GeForce RTX 4090", "NVIDIA B200", "NVIDIA H200 (MIG, 18 GiB)"):
@@ -137,21 +127,7 @@ def test_a_gpu_given_as_a_file_has_the_profiles_of_its_name(answer, tmp_path):
 def test_pipeline_stages_take_a_profile_and_a_fleet(answer, tmp_path, engine):
     """Rule: a profile's span is held against the widest stage's pool; keys of a group are the slowest stage's."""
     hosts(tmp_path, {"a": [1] * 15 + [0.9]})
-    words = [
-        "estimate",
-        "--model",
-        "zai-org/GLM-5.2-FP8",
-        "--gpu",
-        "B200",
-        "--tp",
-        "8",
-        "--pp",
-        "2",
-        "--engine",
-        engine,
-    ]
-    words += ["--context", "128Ki", "--format", "json"]
-    words[words.index("B200")] = "H200"
+    words = (*ESTIMATE, "--gpu", "H200", "--pp", "2", "--engine", engine, "--format", "json")
     alone = json.loads(answer(*words, "--profile", tmp_path / "a-a-15.json")[0])
     assert any("spread its pages over" in line for line in alone["warnings"])
     fleet = {entry["key"]: entry["value"] for entry in json.loads(answer(*words, "--fleet", tmp_path)[0])["entries"]}

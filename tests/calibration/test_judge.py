@@ -28,7 +28,7 @@ def test_three_boxes_are_too_few_to_judge():
 
 
 def like(rates: list[float]) -> Like:
-    return Like([(str(number), profile(number, rate, cases=1, samples=1)) for number, rate in enumerate(rates)])
+    return Like([(str(number), profile(number, rate)) for number, rate in enumerate(rates)])
 
 
 def normal(count: int, middle: float, share: float = 0.005) -> list[float]:
@@ -78,8 +78,8 @@ USUAL = [1 - number / 2000 for number in range(8)]
     ],
 )
 def test_a_reason_is_in_what_a_slow_box_differs_from_the_others(usual, slow, reason):
-    boxes = [(str(n), profile(n, rate, cases=1, samples=1, **usual)) for n, rate in enumerate(USUAL)]
-    found = Like([*boxes, ("slow", profile(50, 0.5, cases=1, samples=1, **slow))])
+    boxes = [(str(n), profile(n, rate, **usual)) for n, rate in enumerate(USUAL)]
+    found = Like([*boxes, ("slow", profile(50, 0.5, **slow))])
     assert [(box.file, box.reasons) for box in found.boxes() if box.is_slow] == [("slow", (reason,))]
     shared = usual.get("state", {}).get("throttle")
     lines = [f"most boxes have clocks held back, event reasons {shared}: no reason why one is slower than others"]
@@ -93,7 +93,7 @@ def fleet(folder, profiles: list[Profile]):
 
 
 def usual(count: int, first: int = 0, **changes: object) -> list[Profile]:
-    return [profile(first + n, 1 - n / 2000, cases=1, samples=1, **changes) for n in range(count)]
+    return [profile(first + n, 1 - n / 2000, **changes) for n in range(count)]
 
 
 def refit(one: Profile, **changes: object) -> Profile:
@@ -103,8 +103,8 @@ def refit(one: Profile, **changes: object) -> Profile:
 def test_mig_slices_are_judged_by_size_among_themselves(tmp_path):
     """Rule: a slice has a share of the memory's channels; 14 slices are no reason to call whole GPUs fast."""
     slices = {"mig": True, "memory_bytes": 18 * 2**30}
-    boxes = [profile(100 + n, 1 / 7 - n / 9000, cases=1, samples=1, hardware=slices) for n in range(13)]
-    found = fleet(tmp_path, [*usual(7), *boxes, profile(200, 0.1, cases=1, samples=1, hardware=slices)])
+    boxes = [profile(100 + n, 1 / 7 - n / 9000, hardware=slices) for n in range(13)]
+    found = fleet(tmp_path, [*usual(7), *boxes, profile(200, 0.1, hardware=slices)])
     assert [(row["model"], row["boxes"], row["slow"]) for row in distribution(found)] == [
         ("NVIDIA H200", 7, 0),
         ("NVIDIA H200 (MIG, 18 GiB)", 14, 1),
@@ -114,7 +114,7 @@ def test_mig_slices_are_judged_by_size_among_themselves(tmp_path):
 
 
 def test_a_stray_slice_is_held_against_the_whole_gpus(tmp_path):
-    stray = profile(100, 0.5, cases=1, samples=1, hardware={"mig": True, "memory_bytes": 71 * 2**30})
+    stray = profile(100, 0.5, hardware={"mig": True, "memory_bytes": 71 * 2**30})
     found = fleet(tmp_path, [*usual(7), stray])
     assert [(row["model"], row["reason"]) for row in slow_rows(found)] == [
         ("NVIDIA H200 (MIG, 71 GiB)", "MIG: a slice of the GPU")
@@ -124,11 +124,11 @@ def test_a_stray_slice_is_held_against_the_whole_gpus(tmp_path):
 
 def test_boxes_are_compared_by_what_most_of_them_measured(tmp_path):
     """Rule: a rate of other shapes, or none of pages, says nothing about a box beside the others: it is left out."""
-    bare = refit(profile(50, cases=1, samples=1), shapes=())
-    other = profile(51, cases=1, samples=1)
+    bare = refit(profile(50), shapes=())
+    other = profile(51)
     other = refit(other, shapes=tuple(one.model_copy(update={"tokens": 4096}) for one in other.fits.shapes))
     wide = [one.model_copy(update={"tokens": 2**20, "rate_bytes_per_s": 1.0}) for one in other.fits.shapes]
-    full = refit(profile(52, cases=1, samples=1), shapes=(*profile(52).fits.shapes, *wide))
+    full = refit(profile(52), shapes=(*profile(52).fits.shapes, *wide))
     found = fleet(tmp_path, [*usual(6), bare, other, full])
     assert [str(fault) for fault in found.faults] == [
         f"node006-gpu-000000{number}.json: no paged reads of 3 shapes: expected what 7 boxes are compared by"
@@ -140,8 +140,8 @@ def test_boxes_are_compared_by_what_most_of_them_measured(tmp_path):
 
 def test_without_shapes_the_plain_read_is_compared(tmp_path):
     boxes = [refit(one, shapes=()) for one in usual(6)]
-    blank = refit(profile(50, cases=1, samples=1), shapes=(), ceiling_bytes_per_s=None)
-    slow = refit(profile(51, 0.9, cases=1, samples=1), shapes=())
+    blank = refit(profile(50), shapes=(), ceiling_bytes_per_s=None)
+    slow = refit(profile(51, 0.9), shapes=())
     found = fleet(tmp_path, [*boxes, blank, slow])
     assert [str(fault) for fault in found.faults] == [
         "node006-gpu-00000050.json: no plain read: expected what 7 boxes are compared by"
@@ -150,6 +150,6 @@ def test_without_shapes_the_plain_read_is_compared(tmp_path):
 
 
 def test_eta_is_of_the_boxes_that_have_a_peak(tmp_path):
-    found = fleet(tmp_path, [*usual(3), profile(9, cases=1, samples=1, hardware={"peak_bytes_per_s": None})])
+    found = fleet(tmp_path, [*usual(3), profile(9, hardware={"peak_bytes_per_s": None})])
     assert distribution(found)[0]["eta_most"] == pytest.approx(0.9 * 4e12 / 4.8e12)
     assert "NVIDIA H200: η is of 3 of 4 boxes: the others' profiles have no data sheet's peak" in found.warnings

@@ -17,7 +17,7 @@ def test_the_worst_rank_of_each_group(answer, tmp_path):
     boxes = tmp_path / "boxes"
     boxes.mkdir()
     few(boxes)
-    save(profile(90, 0.7, cases=1, samples=1), boxes)
+    save(profile(90, 0.7), boxes)
     ranks = tmp_path / "ranks.csv"
     lines = [f"tp{number // 3},{number},node000,GPU-{number:08}" for number in range(6)]
     ranks.write_text("\n".join(["group,rank,host,uuid", *lines, "tp1,6,node011,", "tp1,7,,GPU-none"]), encoding="utf-8")

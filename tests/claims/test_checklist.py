@@ -8,7 +8,6 @@ import pytest
 
 from dsa_ledger import Scenario, estimate
 from dsa_ledger.checklist import Check, checklist_of
-from dsa_ledger.cli import main
 from dsa_ledger.errors import BadInput
 
 NAMES = {"indexer", "layer list", "drafts", "logits", "pages"}
@@ -97,30 +96,24 @@ def test_without_a_context_there_is_nothing_to_order():
         checklist_of(scenario(load={}))
 
 
-def test_the_command_prints_the_five(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["diagnose", "slow-at-1m", "--checklist"])
-    assert left.value.code == 0
-    out = capsys.readouterr().out
+def test_the_command_prints_the_five(run):
+    code, out, _ = run("diagnose", "slow-at-1m", "--checklist")
+    assert code == 0
     assert [line.split()[0] for line in out.splitlines() if line[:1].isdigit()] == ["1.", "2.", "3.", "4.", "5."]
 
 
-def test_the_json_has_the_same(capsys):
-    with pytest.raises(SystemExit):
-        main(["diagnose", "slow-at-1m", "--checklist", "--format", "json"])
-    printed = json.loads(capsys.readouterr().out)
+def test_the_json_has_the_same(run):
+    printed = json.loads(run("diagnose", "slow-at-1m", "--checklist", "--format", "json")[1])
     assert {check["name"] for check in printed["checks"]} == NAMES
 
 
 @pytest.mark.parametrize(("form", "head"), [("csv", 1), ("md", 2)])
-def test_rows_have_a_line_each(form, head, capsys):
-    with pytest.raises(SystemExit):
-        main(["diagnose", "slow-at-1m", "--checklist", "--format", form])
-    assert len(capsys.readouterr().out.splitlines()) == head + len(NAMES)
+def test_rows_have_a_line_each(form, head, run):
+    out = run("diagnose", "slow-at-1m", "--checklist", "--format", form)[1]
+    assert len(out.splitlines()) == head + len(NAMES)
 
 
-def test_a_measured_speed_asks_for_the_other_answer(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["diagnose", "slow-at-1m", "--checklist", "--seen", "38"])
-    assert left.value.code == 2
-    assert "--checklist" in capsys.readouterr().err
+def test_a_measured_speed_asks_for_the_other_answer(run):
+    code, _, err = run("diagnose", "slow-at-1m", "--checklist", "--seen", "38")
+    assert code == 2
+    assert "--checklist" in err

@@ -16,7 +16,6 @@ import time
 import pytest
 
 from dsa_ledger import claims
-from dsa_ledger.cli import main
 from dsa_ledger.errors import BadInput
 
 FULL = "0, 1, 2, 6, 10, .., 74 (21)"
@@ -210,24 +209,21 @@ def test_all_of_them_take_less_than_five_seconds():
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_commands_behind_the_figures_run(name, answers, capsys):
+def test_the_commands_behind_the_figures_run(name, answers, run):
     commands = dict.fromkeys(command for answer in answers[name].answers for command in answer.commands)
     for command in commands:
-        with pytest.raises(SystemExit) as left:
-            main(shlex.split(command)[1:])
-        refused = any(answer.figure.refused and command in answer.commands for answer in answers[name].answers)
-        assert left.value.code in ((2, 4) if refused else (0, 3)), f"{command}\n{capsys.readouterr().err}"
-        out = capsys.readouterr().out
         words = shlex.split(command)
+        code, out, err = run(*words[1:])
+        refused = any(answer.figure.refused and command in answer.commands for answer in answers[name].answers)
+        assert code in ((2, 4) if refused else (0, 3)), f"{command}\n{err}"
         if words[1] == "explain":
             assert out.startswith(f"{words[2]} = "), command
 
 
-def test_the_command_prints_what_the_contract_says(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["claims", "--format", "json"])
-    assert left.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_the_command_prints_what_the_contract_says(run):
+    code, out, _ = run("claims", "--format", "json")
+    assert code == 0
+    printed = json.loads(out)
     assert [claim["id"] for claim in printed["claims"]] == list(EXPECTED)
     for claim in printed["claims"]:
         assert {"id", "verdict", "claimed", "ledger", "reason"} <= set(claim)
@@ -235,44 +231,36 @@ def test_the_command_prints_what_the_contract_says(capsys):
         assert claim["verdict"] == EXPECTED[claim["id"]][0]
 
 
-def test_the_table_has_a_block_for_each_claim(capsys):
-    with pytest.raises(SystemExit):
-        main(["claims"])
-    lines = capsys.readouterr().out.splitlines()
+def test_the_table_has_a_block_for_each_claim(run):
+    lines = run("claims")[1].splitlines()
     heads = [line.split()[0] for line in lines if line and not line.startswith(" ")]
     assert heads[: len(EXPECTED)] == list(EXPECTED)
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     assert "the ledger bears out every verdict" in lines
 
 
-def test_csv_and_md_have_a_row_for_each_claim(capsys):
+def test_csv_and_md_have_a_row_for_each_claim(run):
     for form, rows in (("csv", 1 + len(EXPECTED)), ("md", 2 + len(EXPECTED))):
-        with pytest.raises(SystemExit):
-            main(["claims", "--format", form])
-        out = capsys.readouterr().out
+        out = run("claims", "--format", form)[1]
         assert len(list(csv.reader(io.StringIO(out))) if form == "csv" else out.splitlines()) == rows
 
 
-def test_one_claim_shows_sources_and_commands(capsys):
-    with pytest.raises(SystemExit):
-        main(["claims", "c18"])
-    out = capsys.readouterr().out
+def test_one_claim_shows_sources_and_commands(run):
+    out = run("claims", "c18")[1]
     assert "explain  dsa-ledger explain step.index_k_read_bytes C18 --set load.context=1000000" in out
     assert "source     sglang 0.5.23" in out
 
 
-def test_an_unknown_claim_is_bad_input(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["claims", "C99"])
-    assert left.value.code == 2
-    assert "C9" in capsys.readouterr().err
+def test_an_unknown_claim_is_bad_input(run):
+    code, _, err = run("claims", "C99")
+    assert code == 2
+    assert "C9" in err
 
 
-def test_a_claim_is_a_scenario_like_any_other(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["estimate", "C18", "--format", "json"])
-    assert left.value.code == 0
-    assert "claim" not in json.loads(capsys.readouterr().out)["scenario"]
+def test_a_claim_is_a_scenario_like_any_other(run):
+    code, out, _ = run("estimate", "C18", "--format", "json")
+    assert code == 0
+    assert "claim" not in json.loads(out)["scenario"]
 
 
 @pytest.mark.parametrize(

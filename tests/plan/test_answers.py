@@ -190,18 +190,15 @@ def test_a_load_that_the_pool_holds_may_be_short_outside_it():
 
 def test_the_table_of_contexts_times_the_batch_that_it_names():
     """A step is timed for the asked batch, which is named, and only where so many requests fit."""
-    text = answers_text(
-        one := scenario(engine="sglang@0.5.23", kv_dtype="fp8_e4m3", load={"context": 1000, "batch": 16}),
-        [max_concurrency(one)],
-        "table",
-    )
+    one = scenario(engine="sglang@0.5.23", kv_dtype="fp8_e4m3", load={"context": 1000, "batch": 16})
+    answer = max_concurrency(one)
+    text, batch = answers_text(one, [answer], "table"), answer.value
     words = " ".join(text.split())
-    batch = max_concurrency(one).value
     assert "logarithmic scale" in words
     assert f"a step of {batch:,} requests" in words
     rows = [line.split() for line in text.splitlines() if " #" in line and "Ki" in line]
-    assert rows
-    assert {row[-1] == "-" for row in rows if int(row[1].replace(",", "")) < batch} <= {True}
+    ends = {row[-1] for row in rows if int(row[1].replace(",", "")) < batch}
+    assert ends == {"-"}
 
 
 def test_columns_of_chunks_stay_apart():
@@ -211,3 +208,21 @@ def test_columns_of_chunks_stay_apart():
     rows = [line for line in lines[start + 2 :] if line[:10].strip().replace(",", "").isdigit()]
     assert len(rows) >= 9
     assert {len(row.split()) for row in rows} <= {7, 8}, "six figures and a verdict, with the number of its reason"
+
+
+def test_where_the_engine_s_cap_is_what_lacks_a_higher_cap_is_named():
+    """SGLang runs 48 requests with drafts unless told otherwise; a rank's pool here holds more than 48 / 8."""
+    one = scenario(
+        model="nvidia/GLM-5.2-NVFP4", gpu="B200", engine="sglang@0.5.23", kv_dtype="auto", draft={"steps": 3},
+        sharding={"tp": 8, "dp_attention": 8}, load={"context": 65_536, "batch": 64},
+    )  # fmt: skip
+    answer = max_concurrency(one)
+    assert answer.value == 48
+    assert answer.changes[0].change.name.startswith("--max-running-requests ")
+
+
+def test_weights_that_do_not_fit_are_told_no_larger_share_of_what_they_leave():
+    """TensorRT-LLM's share is of what the weights leave; below zero no share makes room, least of all one above 1."""
+    answer = largest_context(scenario(engine="tensorrt-llm@1.4.0rc2", sharding={"tp": 4}, load={"context": 8192}))
+    assert answer.value == 0
+    assert not any("--mem-fraction" in tried.change.name for tried in answer.changes)

@@ -100,3 +100,10 @@ def test_nothing_heavy_is_loaded_that_is_not_needed(arguments, free_of):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 3), done.stderr
     assert set(json.loads(done.stderr.rpartition("LOADED")[2])) & free_of == set()
+
+
+def test_rows_that_say_nothing_leave_the_reasons_on_standard_error(run):
+    """Without --accepted nobody knows the tokens a step keeps: there is no row, and a file has no place to say so."""
+    code, out, err = run("glm52-8xb300-hicache-0522", "--output", "8192", "--format", "csv")
+    assert (code, out) == (0, "")
+    assert "not modelled: tokens kept per step with drafts on: give --accepted X" in err

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dsa_ledger import Scenario, estimate
-from dsa_ledger.cli import main
 from dsa_ledger.plan.changes import Near
 from dsa_ledger.plan.gains import gains
 from dsa_ledger.render.gains import gains_text
@@ -56,13 +55,11 @@ def test_a_cap_below_the_pool_is_raised():
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "md", "html"])
-def test_from_a_launch_command(capsys, form):
+def test_from_a_launch_command(run, form):
     command = "sglang serve --model-path zai-org/GLM-5.2-FP8 --tp 8 --enable-hierarchical-cache"
-    with pytest.raises(SystemExit) as left:
-        main(["plan", "--from-command", command, "--gpu", "H200", "--engine", "sglang@0.5.21", "--context", "100k",
-              "--changes", "--format", form])  # fmt: skip
-    said = capsys.readouterr().out
-    assert left.value.code == 0
+    code, said, _ = run("plan", "--from-command", command, "--gpu", "H200", "--engine", "sglang@0.5.21", "--context",
+                        "100k", "--changes", "--format", form)  # fmt: skip
+    assert code == 0
     if form == "json":
         found = json.loads(said)
         assert found["changes"][0]["command"].startswith("sglang serve")
@@ -78,27 +75,25 @@ LOG = """
 """
 
 
-def test_from_a_start_up_log(capsys, tmp_path):
+def test_from_a_start_up_log(run, tmp_path):
     path = tmp_path / "server.log"
     path.write_text(LOG)
-    with pytest.raises(SystemExit) as left:
-        main(["plan", "--log", str(path), "--model", "nvidia/GLM-5.2-NVFP4", "--gpu", "GB300", "--tp", "4", "--engine",
-              "sglang@0.5.17", "--draft-steps", "5", "--context", "100k", "--format", "json"])  # fmt: skip
-    said = capsys.readouterr()
-    assert left.value.code == 0, said.err
-    found = json.loads(said.out)
+    code, out, err = run("plan", "--log", str(path), "--model", "nvidia/GLM-5.2-NVFP4", "--gpu", "GB300", "--tp", "4",
+                         "--engine", "sglang@0.5.17", "--draft-steps", "5", "--context", "100k",
+                         "--format", "json")  # fmt: skip
+    assert code == 0, err
+    found = json.loads(out)
     assert found["before"]["system_tokens"] == 2_574_848
     names = [change["change"] for change in found["changes"]]
     assert "--engine sglang@0.5.18" in names
 
 
-def test_a_log_that_says_nothing_is_bad_input(capsys, tmp_path):
+def test_a_log_that_says_nothing_is_bad_input(run, tmp_path):
     path = tmp_path / "empty.log"
     path.write_text("hello\n")
-    with pytest.raises(SystemExit) as left:
-        main(["plan", "--log", str(path), "--gpu", "H200"])
-    assert left.value.code == 2
-    assert "bad input" in capsys.readouterr().err
+    code, _, err = run("plan", "--log", str(path), "--gpu", "H200")
+    assert code == 2
+    assert "bad input" in err
 
 
 def b200(**tables: Any) -> Scenario:

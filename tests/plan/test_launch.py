@@ -112,6 +112,11 @@ def test_a_server_on_several_nodes_says_where_they_are(engine, gpu, cut, words, 
     assert others in nodes_of(whole).others
 
 
+def test_nodes_are_of_as_many_gpus_as_the_scenario_states():
+    stated = {"gpu": "H200", "engine": "sglang@0.5.23", "sharding": {"tp": 8}, "machine": {"node_gpus": 4}}
+    assert "--nnodes 2" in command(Scenario.model_validate({"model": "zai-org/GLM-5.3"} | stated))
+
+
 def test_a_server_on_one_node_needs_no_word_about_nodes():
     for gpu, ranks in (("H200", 8), ("GB300", 4)):
         whole = Scenario.model_validate(

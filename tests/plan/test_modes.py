@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 from dsa_ledger.catalog import load_gpu
-from dsa_ledger.cli import main
 from dsa_ledger.errors import BadInput, Faults
 from dsa_ledger.plan.modes import mode_of, numbers
 from dsa_ledger.plan.price import cost, price_of, prices
@@ -21,13 +21,8 @@ STATED = [*BUYER, "--gpu", "H200", "--engine", "sglang@0.5.23"]
 
 
 @pytest.fixture
-def run(capsys):
-    def run_it(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(["plan", *arguments])
-        return left.value.code, *capsys.readouterr()
-
-    return run_it
+def run(run):
+    return partial(run, "plan")
 
 
 def test_a_first_command_needs_neither_gpu_nor_engine(run):

@@ -282,3 +282,11 @@ def test_a_table_has_units_and_eighty_columns(keys):
     assert "tokens" in text
     assert not re.search(r"\d,\d{3},\d{3},\d{3}", text), "bytes have a prefix"
     assert ("time.step_high_s" not in keys) or re.search(r"\d ms", text)
+
+
+def test_a_sweep_over_stages_says_that_its_times_are_of_one_of_them(run):
+    """Two stages of 39 layers each take half of 78 layers' time: without a word they would look twice as fast."""
+    timed = ["--set", "draft.steps=0", "--keys", "time.step_low_s", "--over"]
+    assert "times are those of the slowest stage" in run(*timed, "pp=1,2")[2]
+    assert run(*timed, "pp=1")[2] == ""
+    assert run("--over", "pp=1,2", "--keys", "pool.tokens")[2] == ""

@@ -248,3 +248,11 @@ def test_validate_prints_the_groups_of_a_csv(root):
     assert "True" not in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "IndexCache" in run("validate", "--published").stdout or run("validate", "--published").returncode == 0
+
+
+def test_dcp_s_step_time_says_what_is_not_in_it():
+    """The layers' times are of whole reads; a plan said so of DCP 8, an estimate of the same layout did not."""
+    said = "with DCP the step time is that without it"
+    asked = {"gpu": "B200", "engine": "vllm@0.33.0", "kv_dtype": "fp8"}
+    assert any(text.startswith(said) for text in ledger(**asked, sharding={"tp": 8, "dcp": 8}).warnings)
+    assert not any(text.startswith(said) for text in ledger(**asked).warnings)
