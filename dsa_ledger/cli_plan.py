@@ -26,7 +26,11 @@ Machines = Annotated[
 ]
 Engines = Annotated[
     str,
-    typer.Option("--engines", metavar="NAME[@VERSION],...", help="Engines to rank; any: the newest of each."),
+    typer.Option(
+        "--engines",
+        metavar="NAME[@VERSION],...",
+        help="Engines to rank; any: newest of each. Default --engine, else any.",
+    ),
 ]
 Formats = Annotated[
     str, typer.Option("--kv-dtypes", metavar="WORD,...", help="KV formats to rank; default the scenario's; any.")
@@ -96,6 +100,7 @@ def plan(
     options = {option.name: value for option, value in asked.values.items()}
     mode = mode_of(given, options, takes_file=bool(asked.file or asked.commands or asked.sets))
     faults = unused(mode, given, options)
+    engines = engines or _all_engines(asked, log, searches=mode in ("ranking", "smallest"))
     asked = _with_machine(asked, machines, engines)
     try:
         scenario, ran_out = _asked_scenario(asked, log)
@@ -131,6 +136,13 @@ def plan(
     complain("warning: ", asked.notes or ())
     if not fits:
         raise typer.Exit(DOES_NOT_FIT)
+
+
+def _all_engines(asked: Asked, log: str, *, searches: bool) -> str:
+    """Return the word for all engines where a search was told none, else nothing."""
+    stated = {option.path for option in asked.values} | {text.partition("=")[0].strip() for text in asked.sets}
+    named = asked.file or asked.commands or log or "engine" in stated
+    return "any" if searches and not named else ""
 
 
 def _with_machine(asked: Asked, machines: str, engines: str) -> Asked:

@@ -29,6 +29,7 @@ def test_a_first_command_needs_neither_gpu_nor_engine(run):
     code, out, err = run(*BUYER, "--machines", "8xB200,8xGB300", "--engines", "any", "--batch", "8")
     assert (code, err) == (0, "")
     assert "8 x B200 or 8 x GB300, 8 requests of 256,000 tokens" in out
+    assert run(*BUYER, "--machines", "8xB200,8xGB300", "--batch", "8") == (code, out, err), "no engine: all of them"
 
 
 def test_a_stated_gpu_or_engine_is_kept(run):
