@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,10 @@ hypothesis.settings.register_profile(
     "house", max_examples=200, deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 hypothesis.settings.load_profile("house")
+
+# A shell that runs the tests in its background has them ignore SIGINT, and what they start would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 LEFT_BEHIND = {"__pycache__", "build", "dist"}  # by tools, where no git is there to say so
