@@ -22,11 +22,13 @@ WAIT_S = 10  # for a process that was asked to end
 LOOK_S = 0.2  # between looks at how far the processes are
 
 
-def calibrate_all(count: int, options: Sequence[str], out: Path, progress: Progress = lambda *_: None) -> list[Path]:
-    """Run `calibrate` on GPUs 0 to count - 1 at once and return their profiles in the folder `out`.
+def calibrate_all(
+    count: int, options: Sequence[str], out: Path, progress: Progress = lambda *_: None
+) -> tuple[list[Path], list[Fault]]:
+    """Run `calibrate` on GPUs 0 to count - 1 at once; return their profiles in the folder `out`, and who failed.
 
-    `progress` hears cases done and to do of all GPUs together. All or none: if one fails (BadInput with what it said)
-    or the user interrupts, nothing is left behind.
+    `progress` hears cases done and to do of all GPUs together. If the user interrupts, nothing is left behind
+    (BadInput: no folder to write to).
     """
     if not out.is_dir():
         raise BadInput([Fault("out", str(out), "a folder that exists, for one profile a GPU")])
@@ -53,9 +55,8 @@ def calibrate_all(count: int, options: Sequence[str], out: Path, progress: Progr
             for number, (process, text) in enumerate(zip(running, said, strict=True))
             if process.returncode
         ]
-        if failed:
-            raise BadInput(failed)
-        return [_keep(Path(folder) / f"{number}.json", out) for number in range(count)]
+        whole = [number for number, process in enumerate(running) if not process.returncode]
+        return [_keep(Path(folder) / f"{number}.json", out) for number in whole], failed
 
 
 def _start(folder: Path, number: int, options: Sequence[str]) -> subprocess.Popen[str]:

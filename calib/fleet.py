@@ -82,15 +82,20 @@ def calibrate_fleet(
     known: Iterable[str] = (),
     progress: Progress = lambda *_: None,
     tell: Callable[[Path], None] = lambda _: None,
+    joined: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Measure every box of the cluster that `known` does not name, each profile written as it comes (`tell`).
 
+    `joined` hears which cluster it is, before any task starts: "auto" is what was started last on this machine.
     BadInput: no cluster there, another version of Ray or Python, or nothing to measure on. What fails on one node is
     in the outcome; an interrupt ends the tasks and keeps what was written.
     """
     progress(0, 1, f"connecting to {address}")
     _connect(address)
     try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        has = ", ".join(f"{sum(node.get(kind, 0) for node in nodes):g} {kind}s" for kind in ("GPU", "CPU"))
+        joined(f"{ray.get_runtime_context().gcs_address}: nodes {len(nodes)}, {has}")
         return _run(asked, out, make_backend, known=set(known), progress=progress, tell=tell)
     finally:
         ray.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from calib.stats import quantile
 from dsa_ledger.errors import BadInput, Fault, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from calib.profile import Profile
@@ -58,7 +59,8 @@ def read_fleet(folder: Path) -> Fleet:
     models = {model: boxes for model, boxes in models.items() if boxes}
     if not models:
         raise BadInput(faults)
-    return Fleet(models, tuple(faults), (*_mixed(models), *warnings, *_differences(models)))
+    every = [box for boxes in models.values() for box in boxes]
+    return Fleet(models, tuple(faults), (*_mixed(models), *warnings, *_differences(models), *_incomplete(every)))
 
 
 def _read(folder: Path) -> tuple[Found, list[Fault]]:
@@ -99,6 +101,18 @@ def _mixed(models: dict[str, tuple[Box, ...]]) -> Iterable[str]:
     if len(models) > 1:
         counts = ", ".join(f"{len(boxes)} {model}" for model, boxes in models.items())
         yield f"mixed models, each compared with its like alone: {counts}"
+
+
+def _incomplete(boxes: Sequence[Box]) -> Iterable[str]:
+    """Yield the hosts that have fewer boxes than most have."""
+    counts = Counter(box.profile.host for box in boxes if box.profile.hardware.kind == "gpu")
+    if not counts:
+        return
+    usual, hosts = Counter(counts.values()).most_common(1)[0]
+    if hosts > len(counts) // 2:
+        for host, count in sorted(counts.items()):
+            if count < usual:
+                yield f"{host} has {count} profile{'s' if count > 1 else ''}, most hosts {usual}"
 
 
 def _differences(models: dict[str, tuple[Box, ...]]) -> Iterable[str]:

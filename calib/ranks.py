@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from calib.judge import Box
 
 COLUMNS = ("group", "rank", "host", "uuid")
+MOST_NAMES = 4  # of groups alike
 MOST_LINES = 20  # of one kind that people are shown; programs get all
 
 
@@ -74,12 +75,13 @@ class _Boxes:
         try:
             box = self._meant(place, row["uuid"], row["host"])
             # A file is a box: two rows may find one by its UUID and by its host. No group is named "".
-            self._take((group, rank), Fault(place, f"{group} {rank}", ""), number)
-            self._take(("", box.file), Fault(place, row["uuid"] or row["host"], ""), number)
+            self._is_free((group, rank), Fault(place, f"{group} {rank}", ""))
+            self._is_free(("", box.file), Fault(place, row["uuid"] or row["host"], ""))
         except BadInput as bad:
             raise BadInput(
                 [one._replace(expected=f"{one.expected}; rank {rank} is left out") for one in bad.faults]
             ) from None
+        self.taken[group, rank] = self.taken["", box.file] = number
         return box
 
     def _meant(self, place: str, uuid: str, host: str) -> Box:
@@ -92,14 +94,14 @@ class _Boxes:
             here = self.by_host.get(_short(host), [])
             here = [box for box in here if box.profile.host.casefold() == host.casefold()] or here
         if len(here) != 1:
-            raise BadInput([Fault(place, uuid or host, "the UUID of a profile, or a host with one profile")])
+            raise BadInput([Fault(place, uuid or host, "the whole UUID of a profile, or a host with one profile")])
         [box] = here
         if host and box.profile.host and _short(host) != _short(box.profile.host):
             raise BadInput([Fault(place, host, f"{box.profile.host}, the host of {uuid} by its profile")])
         return box
 
-    def _take(self, key: tuple[str, str], fault: Fault, number: int) -> None:
-        if self.taken.setdefault(key, number) != number:
+    def _is_free(self, key: tuple[str, str], fault: Fault) -> None:
+        if key in self.taken:
             raise BadInput([fault._replace(expected=f"a row of its own: line {self.taken[key]} has it")])
 
 
@@ -147,13 +149,22 @@ def groups_of_hosts(boxes: Sequence[Box], ranks: int) -> tuple[Groups, str]:
 
 
 def size_lines(groups: Groups, ranks: int, tp: int) -> list[str]:
-    """Return a sentence for each group that has neither as many ranks as a server nor those of one TP group."""
-    odd = {name: len(members) for name, members in groups.items() if len(members) not in (ranks, tp)}
-    lines = [
-        f"group {name} has {count} rank{'s' if count > 1 else ''} with a profile, a server of this scenario {ranks}"
-        for name, count in odd.items()
+    """Return a sentence for each size of groups that is neither a server's nor one TP group's, rarest size first."""
+    by_size: dict[int, list[str]] = {}
+    for name, members in groups.items():
+        if len(members) not in (ranks, tp):
+            by_size.setdefault(len(members), []).append(name)
+    return [
+        f"{_named(names)} {count} rank{'s' if count > 1 else ''} with a profile, a server of this scenario {ranks}"
+        for count, names in sorted(by_size.items(), key=lambda pair: len(pair[1]))
     ]
-    return first_lines(lines, f"more groups of {len(groups)} have another number of ranks")
+
+
+def _named(groups: Sequence[str]) -> str:
+    if len(groups) == 1:
+        return f"group {groups[0]} has"
+    shown = ", ".join(groups[:MOST_NAMES]) + (", ..." if len(groups) > MOST_NAMES else "")
+    return f"{len(groups)} groups ({shown}) have"
 
 
 def first_lines(lines: Sequence[str], rest: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,6 +65,7 @@ def calibrate(
     check_format(format)
     check_place(out)
     table = _dump(block_table)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's word to end: as Ctrl-C
     try:
         if all_gpus and ray is None:
             _calibrate_all(out, device, quick=quick, fraction=fraction, one_span=one_span, block_table=block_table)
@@ -140,8 +142,10 @@ def _calibrate_all(
     count = device_count()
     make_folder(out)
     with progress_bar(shown=sys.stderr.isatty()) as progress:
-        written = calibrate_all(count, options, out, progress)
+        written, failed = calibrate_all(count, options, out, progress)
     complain("written: ", map(str, written))
+    if failed:
+        raise BadInput(failed)
 
 
 def _peak_bytes_per_s(driver_name: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,6 @@ def calibrate_on_ray(
     from calib.fleet import calibrate_fleet
     from dsa_ledger.render.profiles import progress_bar
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's word to end: as Ctrl-C
     known, again = _known(out, device, plan)
     complain("warning: ", [EXPOSED, *again])
     asked = Asked(device=device, plan=plan, time_limit_s=time_limit, busy=busy)
@@ -47,8 +45,13 @@ def calibrate_on_ray(
     def tell(path: Path) -> None:
         complain("written: ", [str(path)])
 
+    def joined(cluster: str) -> None:
+        complain("cluster ", [cluster])
+
     with progress_bar(shown=sys.stderr.isatty()) as bar:
-        outcome = calibrate_fleet(address, asked, out, make_backend, known=known, progress=bar, tell=tell)
+        outcome = calibrate_fleet(
+            address, asked, out, make_backend, known=known, progress=bar, tell=tell, joined=joined
+        )
     counts = f"{len(outcome.written)} measured, {len(outcome.kept)} had a profile, {len(outcome.failed)} failed"
     write(counts + "\n")
     if outcome.failed:
@@ -164,7 +167,8 @@ def print_fleet(folder: Path, ranks: Path | None, form: str) -> None:
     if form == "table":
         sections = [(title, _narrow(rows, alike=len(models) == 1)) for title, rows in sections]
     shown = [(title, [_words(row) for row in rows]) for title, rows in sections if rows]
-    said = [*fleet.warnings, *(() if slow else ("no box is slow",)), *(f"left out: {line}" for line in left_out)]
+    none = ["no box is named slow" + (": see above" if fleet.warnings else "")] if not slow else []
+    said = [*fleet.warnings, *none, *(f"left out: {line}" for line in left_out)]
     title = f"Fleet of {len(fleet.boxes)} box{'es' if len(fleet.boxes) != 1 else ''}"
     write(page_text(title, shown, said, form, curves=fleet_report.curves(fleet)))
 
@@ -209,7 +213,7 @@ def ledger_of_fleet(
     left_out = first_lines(
         BadInput([*fleet.faults, *faults]).lines(), "more, which `profiles fleet --format json` lists"
     )
-    said = [*_pace_lines(paced, slowest, ledger), *said]
+    said = [*_pace_lines(paced, slowest, ledger), *fleet.warnings, *said]
     return chosen, ledger, [*said, *(f"left out: {line}" for line in left_out)]
 
 
@@ -223,7 +227,8 @@ def _pace_lines(paced: Sequence[Paced], box: Box, ledger: Ledger) -> Iterator[st
     else:
         yield (
             f"time.* is at the pace of group {group}, the slowest of {len(paced)}: its rank {rank}, profile "
-            f"{box.file}, reads at {box.share:.1%} of the median {box.model}"
+            f"{box.file}, reads at {box.share:.1%} of the median {box.model}; `explain KEY --profile FILE` with it "
+            "shows any of them down to its sources"
         )
     if "time.step_s" in ledger and len(paced) > 1:
         yield (

@@ -89,6 +89,8 @@ def _list(given: list[str], _: Path | None, form: str) -> None:
         return
     from dsa_ledger.render import rows_text
 
+    if form == "table":  # a name has host and UUID: 80 columns hold it and what it is of
+        rows = [{"name": row["name"], "of": row["of"]} for row in rows]
     write(rows_text("profiles", rows, form))
 
 

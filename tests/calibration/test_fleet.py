@@ -122,6 +122,7 @@ def test_eight_workers_calibrate_and_a_second_run_measures_what_is_missing(clust
     shown, said = capsys.readouterr()
     assert shown == f"{NODES} measured, 0 had a profile, 0 failed\n"
     assert "keep its ports in a closed network" in said
+    assert f"cluster {cluster.address}: nodes {NODES}, 0 GPUs, {NODES} CPUs" in said
     paths = sorted(out.iterdir())
     assert [f"written: {path}" in said for path in paths] == [True] * NODES
     found = [load(path) for path in paths]

@@ -89,6 +89,13 @@ def test_of_two_runs_of_a_box_the_newer_is_used(tmp_path):
     }
 
 
+def test_a_host_with_fewer_profiles_than_most_is_named(tmp_path):
+    for host, count in {"a": 3, "b": 3, "c": 2, "d": 3}.items():
+        for number in range(count):
+            save(profile(number, host=host, hardware={"identity": f"{host}-{number}"}), tmp_path)
+    assert "c has 2 profiles, most hosts 3" in fleet_report.read_fleet(tmp_path).warnings
+
+
 def test_equal_boxes_have_no_outlier_and_one_among_equals_is_one(tmp_path):
     for number in range(5):
         save(profile(number), tmp_path)

@@ -79,7 +79,7 @@ def test_a_map_of_other_groups_than_the_scenarios_is_said(answer, tmp_path):
     ranks.write_text("group,rank,host,uuid\ng,0,,a-0\ng,1,,a-9\n", encoding="utf-8")
     said = str(entries(answer, "--fleet", boxes, "--ranks", ranks)["warnings"])
     assert "group g has 1 rank with a profile, a server of this scenario 8" in said
-    assert "left out: ranks line 3: 'a-9': expected the UUID of a profile" in said
+    assert "left out: ranks line 3: 'a-9': expected the whole UUID of a profile" in said
     ranks.write_text("group,rank,host,uuid\n", encoding="utf-8")
     for words, wanted in (
         (("--fleet", boxes, "--ranks", ranks), "at least one row"),

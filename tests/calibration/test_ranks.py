@@ -45,8 +45,8 @@ def test_a_gpu_or_a_rank_twice_in_a_map_is_a_fault(answer, tmp_path):
     assert found["left_out"] == [
         "ranks line 4: 'a-1': expected a row of its own: line 3 has it; rank 0 is left out",
         "ranks line 5: 'g 1': expected a row of its own: line 3 has it; rank 1 is left out",
-        "ranks line 6: 'a': expected the UUID of a profile, or a host with one profile; rank 1 is left out",
-        "ranks line 8: '': expected the UUID of a profile, or a host with one profile; rank 3 is left out",
+        "ranks line 6: 'a': expected the whole UUID of a profile, or a host with one profile; rank 1 is left out",
+        "ranks line 8: '': expected the whole UUID of a profile, or a host with one profile; rank 3 is left out",
     ]
 
 
@@ -96,7 +96,7 @@ def test_a_row_at_fault_is_named_and_the_others_are_used(fleet, rows, said):
         ("group,rank,host\n", "missing ['uuid']"),
         ("group\x1b[31m,rank\n", "\\x1b[31m"),
         (HEAD, "at least one row"),
-        (HEAD + "g,0,,nobody\n", "ranks line 2: 'nobody': expected the UUID of a profile"),
+        (HEAD + "g,0,,nobody\n", "ranks line 2: 'nobody': expected the whole UUID of a profile"),
     ],
 )
 def test_a_map_without_one_good_row_is_refused(fleet, text, said):
@@ -121,10 +121,10 @@ def test_of_many_rows_at_fault_people_see_twenty_and_programs_all(fleet):
     rows = HEAD + "g,0,a,a-0\n" + "".join(f"g,{number},,x-{number}\n" for number in range(1, 501))
     assert len(json.loads(fleet(rows, "--format", "json")[0])["left_out"]) == 500
     table = fleet(rows)[0]
-    assert table.count("expected the UUID of a profile") == 20
+    assert table.count("expected the whole UUID of a profile") == 20
     assert "480 more, which --format json lists" in table
     said = fleet(rows.replace("g,0,a,a-0\n", ""), code=2)[1]
-    assert said.count("expected the UUID of a profile") == 20
+    assert said.count("expected the whole UUID of a profile") == 20
     assert "480 more lines" in said
 
 
@@ -143,6 +143,21 @@ def test_groups_by_host_say_what_was_assumed_and_which_are_of_another_size(tmp_p
         "group h3 has 1 rank with a profile, a server of this scenario 8",
         "group h4 has 16 ranks with a profile, a server of this scenario 8",
     ]
+
+
+def test_groups_of_one_size_are_one_sentence_the_rarest_size_first(tmp_path):
+    sizes = {f"h{number}": 8 for number in range(6)} | {"h6": 7}
+    groups, _ = groups_of_hosts(boxes_of(sizes, tmp_path), 4)
+    assert size_lines(groups, 4, 4) == [
+        "group h6 has 7 ranks with a profile, a server of this scenario 4",
+        "6 groups (h0, h1, h2, h3, ...) have 8 ranks with a profile, a server of this scenario 4",
+    ]
+
+
+def test_a_row_at_fault_takes_no_rank_from_a_good_one(fleet):
+    found = json.loads(fleet("group,rank,host,uuid\ng,0,,a-0\ng,1,,a-0\ng,1,,a-1\n", "--format", "json")[0])
+    assert {row["group"]: row["ranks"] for row in found["groups"]} == {"g": 2}
+    assert len(found["left_out"]) == 1
 
 
 def test_hosts_that_lack_a_profile_become_one_group_and_that_is_said(tmp_path):
