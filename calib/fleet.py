@@ -115,6 +115,8 @@ def _connect(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (*LOST, ValueError) as failure:
+        with contextlib.suppress(Exception):  # Ray's client would stay half connected
+            ray.util.disconnect()
         said = " ".join(str(failure).split())
         if "ersion mismatch" in said:
             expected = "the same Ray and Python on driver and cluster"
