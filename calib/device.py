@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 import tempfile
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +79,8 @@ class DeviceBackend:
         self.hardware = Hardware(
             kind="gpu",
             name=name,
-            identity=_identity(self.gpu, self.bus, properties),
-            # Of a MIG slice nvidia-smi names the whole GPU's memory, the runtime its own.
-            memory_bytes=(not self.gpu.mig and self.gpu.memory_bytes) or int(properties["totalGlobalMem"]),
+            identity=self.gpu.uuid or self.bus,
+            memory_bytes=self.gpu.memory_bytes or int(properties["totalGlobalMem"]),
             units=int(properties["multiProcessorCount"]),
             cache_bytes=int(properties["l2CacheSize"]),
             peak_bytes_per_s=peak_of(name),
@@ -292,12 +290,6 @@ class _Loaded:
             self.stream.end_capture()  # or every later call on this stream fails too
             raise
         return self.stream.end_capture()
-
-
-def _identity(gpu: smi.Gpu, bus: str, properties: dict[str, Any]) -> str:
-    """Return the GPU's UUID; of a MIG slice the runtime's own, since nvidia-smi names the GPU that it is cut from."""
-    own = properties.get("uuid")
-    return f"MIG-{uuid.UUID(bytes=bytes(own))}" if gpu.mig and own else gpu.uuid or bus
 
 
 def _refuse_shared(gpu: smi.Gpu, *, busy: bool) -> None:
