@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calib.folder import files_in, profiles_of
 from calib.judge import FEWEST, Box, Like, model_of
-from calib.profile import load
 from calib.stats import quantile
 from dsa_ledger.errors import BadInput, Fault, Words
 
@@ -70,13 +70,8 @@ def _read(folder: Path) -> tuple[Found, list[Fault]]:
             [Fault("fleet", str(folder), "a folder of profiles, as `dsa-ledger calibrate --out DIR` fills it")]
         )
     found: dict[str, tuple[str, Profile]] = {}
-    faults: list[Fault] = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            profile = load(path, briefly=True)
-        except BadInput as bad:
-            faults.append(bad.faults[0]._replace(path=path.name) if len(bad.faults) == 1 else _several(path, bad))
-            continue
+    profiles, faults = profiles_of(files_in(folder), briefly=True)
+    for path, profile in profiles:
         box = f"{profile.hardware.identity} {profile.node}".strip()
         used, other = (path.name, profile), found.get(box)
         if other is not None:
@@ -91,10 +86,6 @@ def _read(folder: Path) -> tuple[Found, list[Fault]]:
 def _age(profile: Profile) -> tuple[str, int]:
     """Return what is larger of the newer one; of a merged profile and the newest of its runs, the merged one."""
     return profile.created, len(profile.merged_from)
-
-
-def _several(path: Path, bad: BadInput) -> Fault:
-    return Fault(path.name, f"{len(bad.faults)} faults", f"a whole profile; the first: {bad.lines()[0]}")
 
 
 def _mixed(models: dict[str, tuple[Box, ...]]) -> Iterable[str]:

@@ -60,16 +60,12 @@ def calibrate_on_ray(
 
 def _known(out: Path, device: str, plan: Plan) -> tuple[list[str], list[str]]:
     """Return the boxes that have in the folder what is asked for, and a line for each file that does not count."""
-    from calib.profile import load
+    from calib.folder import files_in, profiles_of
     from calib.run import differing
 
-    known, again = [], []
-    for path in sorted(out.glob("*.json")):
-        try:
-            profile = load(path, briefly=True)
-        except BadInput as bad:
-            again += [f"does not count: {path.name}: {line}" for line in bad.lines()]
-            continue
+    profiles, faults = profiles_of(files_in(out), briefly=True)
+    known, again = [], [f"does not count: {fault}" for fault in faults]
+    for path, profile in profiles:
         hardware = profile.hardware
         if hardware.kind != device.partition(":")[0]:
             continue
@@ -111,16 +107,12 @@ def merge_folder(folder: Path, out: Path) -> list[str]:
 
 def _runs(folder: Path) -> tuple[list[tuple[str, Profile]], list[str]]:
     """Return each run once with its file's name, and a line for each file that is none or is a part of another."""
-    from calib.profile import load
+    from calib.folder import files_in, profiles_of
 
     found: dict[str, tuple[str, Profile]] = {}  # by its seal
-    left_out = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            profile = load(path)
-        except BadInput as bad:
-            left_out += [f"{path.name}: {line}" for line in bad.lines()]
-            continue
+    profiles, faults = profiles_of(files_in(folder))
+    left_out = [*map(str, faults)]
+    for path, profile in profiles:
         if profile.seal in found:
             left_out.append(f"{path.name}: the same run is there already")
         else:

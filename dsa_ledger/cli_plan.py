@@ -140,9 +140,13 @@ def plan(
 
 def _all_engines(asked: Asked, log: str, *, searches: bool) -> str:
     """Return the word for all engines where a search was told none, else nothing."""
-    stated = {option.path for option in asked.values} | {text.partition("=")[0].strip() for text in asked.sets}
-    named = asked.file or asked.commands or log or "engine" in stated
+    named = asked.file or asked.commands or log or "engine" in _stated(asked)
     return "any" if searches and not named else ""
+
+
+def _stated(asked: Asked) -> set[str]:
+    """Return the fields of the scenario that options and --set state."""
+    return {option.path for option in asked.values} | {text.partition("=")[0].strip() for text in asked.sets}
 
 
 def _with_machine(asked: Asked, machines: str, engines: str) -> Asked:
@@ -154,10 +158,9 @@ def _with_machine(asked: Asked, machines: str, engines: str) -> Asked:
         return asked
     from dsa_ledger.plan.question import first_engine, first_machine
 
-    stated = {option.path for option in asked.values} | {text.partition("=")[0].strip() for text in asked.sets}
     more = {"gpu": first_machine(machines)} if machines else {}
     more |= {"engine": first_engine(engines)} if engines and not asked.commands else {}
-    added = {option: more[option.path] for option in OPTIONS if option.path in more.keys() - stated}
+    added = {option: more[option.path] for option in OPTIONS if option.path in more.keys() - _stated(asked)}
     return asked._replace(values={**asked.values, **added})
 
 

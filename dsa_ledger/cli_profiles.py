@@ -60,27 +60,23 @@ def profiles(
 
 
 def _list(given: list[str], _: Path | None, form: str) -> None:
-    from calib.profile import load
+    from calib.folder import files_in, profiles_of
 
     folders = [Path(name) for name in given] or [path for path in (_built_in(),) if path.is_dir()]
-    found = [path for folder in folders for path in (sorted(folder.glob("*.json")) if folder.is_dir() else [folder])]
-    rows, damaged = [], []
-    for path in found:
-        try:
-            profile = load(path)
-        except BadInput as bad:
-            damaged += [fault._replace(path=f"{path.name}: {fault.path}") for fault in bad.faults]
-            continue
-        rows.append(
-            {
-                "name": path.stem,
-                "kind": profile.hardware.kind,
-                "of": profile.label,
-                "cases": len(profile.cases),
-                "driver": profile.software.driver,
-                "file": str(path),
-            }
-        )
+    found, damaged = profiles_of(
+        path for folder in folders for path in (files_in(folder) if folder.is_dir() else [folder])
+    )
+    rows = [
+        {
+            "name": path.stem,
+            "kind": profile.hardware.kind,
+            "of": profile.label,
+            "cases": len(profile.cases),
+            "driver": profile.software.driver,
+            "file": str(path),
+        }
+        for path, profile in found
+    ]
     if damaged and not rows:
         raise BadInput(damaged)
     complain("left out: ", map(str, damaged))

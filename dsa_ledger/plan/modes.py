@@ -48,6 +48,7 @@ REPLACED: dict[Mode, dict[str, str]] = {
     "changes": {},
     "ranking": {"--new-tokens": "a full chunk is taken"},
 }
+SEARCHES: tuple[Mode, ...] = ("ranking", "smallest")
 OBSERVED = ("--free-before", "--free-after", "--kv-bytes")
 LAYOUT = ("--tp", "--pp", "--ep", "--dp-attention", "--cp", "--dcp")
 KEPT = {"--tp": "tp", "--pp": "pp", "--dp-attention": "dp_attention", "--dcp": "dcp"}  # of a search that is told so
@@ -88,28 +89,34 @@ def unused(mode: Mode, given: Mapping[str, object], options: Mapping[str, object
 
 
 def _laid_out_anew(mode: Mode, given: Mapping[str, object], options: Mapping[str, object]) -> dict[str, str]:
-    """Return why a search takes no layout: it tries all. A log, and what was seen of a server, are of their layout."""
-    machines = [word for word in str(given.get("--machines", "")).split(",") if word.strip()]
-    counted = bool(machines) and all(word.strip()[0].isdigit() for word in machines)
+    """Return why a search does not take a count of GPUs or a part of the cut that it tries itself."""
     found = {}
-    if mode in ("ranking", "smallest") and (counted or mode == "smallest"):
-        found["--gpus"] = "the machines say how many" if counted else "how many is what it looks for"
-    if mode not in ("ranking", "smallest") or "--log" in given or set(options) & set(OBSERVED):
-        return found
-    if counted or mode == "smallest" or "--gpus" in options:
+    if mode in SEARCHES and (_counted(given) or mode == "smallest"):
+        found["--gpus"] = "the machines say how many" if _counted(given) else "how many is what it looks for"
+    if _cuts_itself(mode, given, options):
         found |= {option: "every layout is tried" for option in LAYOUT if option not in KEPT}
     return found
 
 
 def kept(mode: Mode, given: Mapping[str, object], options: Collection[str]) -> tuple[str, ...]:
-    """Return the fields of the cut that a search holds fast: those stated in options, where they do not count GPUs."""
-    counted = (
-        mode == "smallest"
-        or "--gpus" in options
-        or any(part.strip()[:1].isdigit() for part in str(given.get("--machines", "")).split(","))
-    )
+    """Return the fields of the cut that a search holds fast: those stated in options, where it cuts by itself."""
     stated = tuple(field for option, field in KEPT.items() if option in options)
-    return stated if mode in ("ranking", "smallest") and counted and "--log" not in given else ()
+    return stated if _cuts_itself(mode, given, options) else ()
+
+
+def _cuts_itself(mode: Mode, given: Mapping[str, object], options: Collection[str]) -> bool:
+    """Tell whether a search knows its GPUs, so that a layout need not count them.
+
+    A log, and what was seen of a server, are of their layout: there it is that server's.
+    """
+    is_of_a_server = "--log" in given or bool(set(options) & set(OBSERVED))
+    return mode in SEARCHES and not is_of_a_server and (_counted(given) or mode == "smallest" or "--gpus" in options)
+
+
+def _counted(given: Mapping[str, object]) -> bool:
+    """Tell whether every machine says how many GPUs it has."""
+    machines = [word.strip() for word in str(given.get("--machines", "")).split(",") if word.strip()]
+    return bool(machines) and all(word[0].isdigit() for word in machines)
 
 
 def numbers(given: Mapping[str, object], *names: str) -> list[float | None]:

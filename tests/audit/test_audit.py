@@ -162,21 +162,6 @@ def test_a_failed_allocation_names_its_entry_and_flag(text, key):
     assert "--chunked-prefill-size" in found[0].shrinks
 
 
-def test_a_failed_allocation_that_an_entry_gives_exactly_comes_first():
-    """A 1M context of vLLM 0.28 gathers 1,048,576 x 40 x 132 B = 5.16 GiB of index-K (vLLM #55221)."""
-    text = "(Worker_TP0 pid=1) INFO [x.py:1] Available KV cache memory: 60.0 GiB\nTried to allocate 5.16 GiB"
-    tables = {
-        "model": "zai-org/GLM-5.2-FP8",
-        "gpu": "H200",
-        "engine": "vllm@0.28.0",
-        "sharding": {"tp": 8},
-        "kv_dtype": "fp8",
-    }
-    ((_, found),) = audited(text, tables).refusals
-    assert found[0].exact
-    assert "--max-model-len" in found[0].shrinks
-
-
 def test_a_log_of_another_engine_than_named_is_bad_input():
     with pytest.raises(BadInput, match="whose log this is"):
         audited(sglang_log(MAIN), {"engine": "vllm"})

@@ -47,6 +47,7 @@ def test_nothing_is_inferred_where_an_entry_gives_the_size_exactly():
     ((_, found),) = audited(text, tables).refusals
     assert found
     assert all(suspect.exact for suspect in found)
+    assert "--max-model-len" in found[0].shrinks
 
 
 def test_advice_on_memory_that_ran_out_points_down():

@@ -9,7 +9,7 @@ import pytest
 
 from dsa_ledger.catalog import load_gpu
 from dsa_ledger.errors import BadInput, Faults
-from dsa_ledger.plan.modes import mode_of, numbers
+from dsa_ledger.plan.modes import kept, mode_of, numbers
 from dsa_ledger.plan.price import cost, price_of, prices
 from dsa_ledger.plan.question import usual
 from dsa_ledger.plan.ranking import rank
@@ -95,6 +95,23 @@ def test_a_ranking_holds_fast_what_is_stated_of_the_cut(run):
     code, out, err = run(*STATED, *asked, "--tp", "3")
     assert (code, out) == (2, "")
     assert "tp 3: expected a cut of 8 x H200 into powers of two" in err
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "options", "fields"),
+    [
+        ("ranking", {}, ["--gpus", "--tp", "--dcp"], ("tp", "dcp")),
+        ("ranking", {"--machines": "8xH200,8xB200"}, ["--tp"], ("tp",)),
+        ("ranking", {"--machines": "8xH200,B200"}, ["--tp"], ()),  # --tp counts the GPUs of B200
+        ("ranking", {}, ["--tp"], ()),
+        ("ranking", {}, ["--gpus", "--tp", "--kv-bytes"], ()),  # the layout is that of the server seen
+        ("ranking", {"--log": "x"}, ["--gpus", "--tp"], ()),
+        ("smallest", {}, ["--tp"], ("tp",)),
+        ("answers", {}, ["--gpus", "--tp"], ()),
+    ],
+)
+def test_a_cut_is_held_fast_only_where_it_neither_counts_gpus_nor_is_of_a_server_seen(mode, given, options, fields):
+    assert kept(mode, given, options) == fields
 
 
 def test_a_search_takes_no_layout_for_it_tries_them_all(run):
