@@ -65,10 +65,11 @@ def sweep(
 
 def _of_times(scenario: Scenario, axes: Sequence[Axis], keys: Sequence[str]) -> list[str]:
     """Return what the times of some points leave out; a row has no place for its ledger's warnings."""
+    from dsa_ledger.account.step_time import OF_A_STAGE
     from dsa_ledger.account.timing import DCP_TIME
 
     said = {
-        "pp": "with pipeline stages times are those of the slowest stage, not of a whole step; `plan` adds them up",
+        "pp": f"{OF_A_STAGE}, not of a whole step; `plan` adds them up",
         "dcp": DCP_TIME,
     }
     swept = {axis.path: axis.values for axis in axes}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FLOOR = Source("datasheet", "bytes over the data sheet's bandwidth", "")
 LAYERS = Source("measured", "sum over layers", "")
 PARTS = Source("measured", "sum of the step's parts", "")
+OF_A_STAGE = "with pipeline stages times are those of the slowest stage"
 RANKS: dict[Kind, int] = {kind: rank for rank, kind in enumerate(RANKED)}
 STEP_BYTES = (
     "step.index_k_read_bytes",
@@ -207,9 +208,7 @@ def post_rates(
 ) -> None:
     """Post the step's time where a measured step anchors it, and the tokens that come of it."""
     if len(plan.stages) > 1:
-        ledger.warn(
-            "with pipeline stages times are those of the slowest stage: no step time and no token rate are given"
-        )
+        ledger.warn(f"{OF_A_STAGE}: no step time and no token rate are given")
         return
     seen = _anchor(ledger, plan, scenario, wanted)
     if seen is None:

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsa_ledger.audit.oom import FRACTION_FLAGS
+from dsa_ledger.formulas.pool import static_budget_bytes
 from dsa_ledger.units import GIB
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _sglang(start: Start, seen: Seen, prediction: Prediction | None) -> Iterator
 
 
 def _no_pool(seen: Seen, prediction: Prediction | None, fraction: float | None) -> tuple[str, str]:
-    """Return what SGLang's pool lacks, free - (1 - fraction) x free before the weights, and the least fraction."""
+    """Return what SGLang's pool lacks by the ledger's own rule, and the least fraction that leaves one."""
     flag, told = FRACTION_FLAGS["sglang"], ""
     before, after = seen.free_before, seen.free_after
     ledger, key = (prediction.ledger if prediction is not None else None), "memory.free_after_bytes"
@@ -68,14 +69,14 @@ def _no_pool(seen: Seen, prediction: Prediction | None, fraction: float | None) 
         before, after = ledger["memory.free_before_bytes"], ledger["memory.free_after_bytes"]
     if not before or after is None or fraction is None:
         return "weights leave no pool", f"{flag} higher; {_ELSE}"
-    kept = (1 - fraction) * before
-    if after > kept:
-        left = f"{(after - kept) / GIB:.2f} GiB{told}"
+    budget = static_budget_bytes(free_after_bytes=after, free_before_bytes=before, mem_fraction=fraction)
+    if budget > 0:
+        left = f"{budget / GIB:.2f} GiB{told}"
         return f"{flag} {fraction:g} leaves {left} for the pool, and no token fits in it", f"{flag} higher; {_ELSE}"
     says = (
         f"weights leave no pool: {after / GIB:.2f} GiB are free after them{told}, and {flag} {fraction:g} keeps "
-        f"{kept / GIB:.2f} GiB of the {before / GIB:.2f} GiB before them out of it: "
-        f"{(kept - after) / GIB:.2f} GiB short"
+        f"{(after - budget) / GIB:.2f} GiB of the {before / GIB:.2f} GiB before them out of it: "
+        f"{-budget / GIB:.2f} GiB short"
     )
     least = math.ceil(1000 * (1 - after / before)) / 1000
     if least >= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsa_ledger.account import capacity, estimate
+from dsa_ledger.account.step_time import OF_A_STAGE
 from dsa_ledger.errors import BadInput, NotModelled
 from dsa_ledger.units import Unit, brief
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 POOL, HEADROOM, PREFILL = "pool.tokens", "memory.headroom_bytes", "memory.prefill_headroom_bytes"
 UPPER_BOUND = "pool.budget_bytes is an upper bound"
 OUTSIDE = ((HEADROOM, "at rest"), (PREFILL, "in prefill"))  # memory left outside the pool, and when
-# Of a ledger its slowest stage has a time; here the stages' own times are added up (`growth.step_seconds`).
-OF_A_STAGE = "with pipeline stages times are those of the slowest stage"
+# In place of OF_A_STAGE: here the stages' own times are added up (`growth.step_seconds`).
 SUMMED = "with pipeline stages the step time is the sum of the stages' own; hops between them are not counted"
 
 
